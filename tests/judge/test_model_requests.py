@@ -110,18 +110,18 @@ async def test_hung_provider_is_given_up_at_the_time_limit_and_its_connection_cl
     fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
     """B51: the check ends as unknown, and the rules write the binding ticket."""
-    server.replies = [Stream(held=True)]
+    server.replies = [Stream(is_held=True)]
     use_server_model(fleet, timeout_seconds=30)
     await fleet.start()
     await fleet.start_worker()
     await fleet.report_bad_steps(16)
     async with asyncio.timeout(60):
-        await server.held.wait()
+        await server.reply_held.wait()
 
     await fleet.pass_time(30)
 
     async with asyncio.timeout(60):
-        await server.gone.wait()
+        await server.client_disconnected.wait()
     assert fleet.get_metric("queenright_judge_checks_total", outcome="unknown") == 1
     assert (await fleet.get_ticket()).severity.value == "high"
     assert len(server.requests) == 1

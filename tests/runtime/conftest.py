@@ -18,7 +18,7 @@ class FakeTime:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
         self.disk = Disk()
-        """Register a disk whose threads `settle` must wait for."""
+        """The disk whose pending work `settle` waits for."""
 
     def __call__(self) -> float:
         return self.now
@@ -27,21 +27,21 @@ class FakeTime:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        waking = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), waking))
-        await waking
+        wakeup = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), wakeup))
+        await wakeup
 
     async def advance(self, seconds: float) -> None:
-        """Advance the clock, waking each sleeper at its time and settling after it."""
-        until = self.now + seconds
+        """Advance the clock, wake each sleeper at its time, and wait until the loop is idle after each."""
+        deadline = self.now + seconds
         await self.settle()
-        while self._sleepers and self._sleepers[0][0] <= until:
-            at, _, waking = heapq.heappop(self._sleepers)
+        while self._sleepers and self._sleepers[0][0] <= deadline:
+            at, _, wakeup = heapq.heappop(self._sleepers)
             self.now = max(self.now, at)
-            if not waking.done():
-                waking.set_result(None)
+            if not wakeup.done():
+                wakeup.set_result(None)
                 await self.settle()
-        self.now = until
+        self.now = deadline
         await self.settle()
 
     async def settle(self) -> None:
@@ -50,20 +50,20 @@ class FakeTime:
 
 
 class ScriptedModel:
-    """A model with scripted replies; raises exceptions among them, and records its requests."""
+    """A model with scripted replies that records its requests. An exception among the replies is raised."""
 
     name = "scripted"
 
     def __init__(self, replies: Sequence[ModelReply | Exception] = ()) -> None:
         self.replies = list(replies)
         self.requests: list[list[Message]] = []
-        self.offered: list[list[str]] = []
+        self.offered_tools: list[list[str]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         self.requests.append(list(messages))
-        self.offered.append([tool.name for tool in tools])
+        self.offered_tools.append([tool.name for tool in tools])
         reply = self.replies.pop(0) if self.replies else ModelReply(text="nothing more to say")
         if isinstance(reply, Exception):
             raise reply

@@ -1,4 +1,4 @@
-"""Kinds of damage to a file on disk: truncated, empty, foreign content, a folder in its place."""
+"""Kinds of damage to a file on disk, such as a truncated file or a folder in its place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ damages: Final = st.sampled_from(DAMAGES)
 
 
 def damage(path: Path, kind: str) -> None:
-    """Replace the file at ``path`` with damage of ``kind``."""
+    """Damage the file at ``path`` in the way that ``kind`` names."""
     original = path.read_bytes()
     row = json.loads(original)
     path.unlink()
@@ -59,7 +59,7 @@ def damage(path: Path, kind: str) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove whatever is at ``path``."""
+    """Remove the file, folder or link at ``path``, if there is one."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -1,7 +1,7 @@
 """
 Processes that write until they are killed, or take a lock and hold it.
 
-Run as a program: the first argument selects the function, the others are its arguments.
+As a program, the first argument selects the function, and the others are its arguments.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def _print_line(word: str) -> None:
     print(word, flush=True)
 
 
-def die_at_every_line(folder: str, copies: str) -> None:
-    """Rewrite two files, killed before the first line of the code that writes them, the second, and so on."""
+def kill_at_every_line(folder: str, copies: str) -> None:
+    """Rewrite two files in child processes, each killed before another line of the writing code."""
     paths = [Path(folder) / "first", Path(folder) / "made" / "second"]
     for number in range(sys.maxsize):
         shutil.rmtree(folder, ignore_errors=True)
         write_files({paths[0]: b"old"})
         child = os.fork()
         if child == 0:
-            sys.settrace(_killer(number))
+            sys.settrace(_make_killer(number))
             write_files(dict.fromkeys(paths, b"new"))
             os._exit(0)
         _, status = os.waitpid(child, 0)
@@ -44,7 +44,7 @@ def die_at_every_line(folder: str, copies: str) -> None:
             break
 
 
-def _killer(number: int) -> Callable[[FrameType, str, Any], Any]:
+def _make_killer(number: int) -> Callable[[FrameType, str, Any], Any]:
     lines = itertools.count()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -65,8 +65,8 @@ def hold_claim(lock: str) -> None:
     claim.release()
 
 
-def hold_with_a_child(lock: str) -> None:
-    """Take a claim and fork a child, which prints its id once it has released the claim."""
+def hold_claim_with_child(lock: str) -> None:
+    """Take a claim and fork a child, which prints its id and must not keep the claim."""
     claim = ExecutionLock.take(Path(lock))
     child = os.fork()
     if child == 0:
@@ -91,9 +91,9 @@ def increment(base: str, session_id: str, times: str) -> None:
 
 if __name__ == "__main__":
     work: dict[str, Callable[..., None]] = {
-        "die_at_every_line": die_at_every_line,
+        "kill_at_every_line": kill_at_every_line,
         "hold": hold_claim,
-        "hold_with_a_child": hold_with_a_child,
+        "hold_with_child": hold_claim_with_child,
         "count": increment,
     }
     work[sys.argv[1]](*sys.argv[2:])

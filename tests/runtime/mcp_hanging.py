@@ -1,4 +1,4 @@
-"""An MCP server in one thread that hangs forever, has a child process and ignores SIGTERM."""
+"""An MCP server with one thread that hangs forever, has a child process, and ignores SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("hum", "hang", "slow")]
 
 
-def respond(method: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+def respond(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
     if method == "initialize":
         info = {"name": "hanging", "version": "1"}
         return {
-            "protocolVersion": asked["protocolVersion"],
+            "protocolVersion": params["protocolVersion"],
             "capabilities": {"tools": {}},
             "serverInfo": info,
         }
     if method == "tools/list":
         return {"tools": TOOLS}
-    if method == "tools/call" and asked["name"] == "hang":
+    if method == "tools/call" and params["name"] == "hang":
         time.sleep(3600)
-    if method == "tools/call" and asked["name"] == "slow":
+    if method == "tools/call" and params["name"] == "slow":
         return None
     if method == "tools/call":
         return {"content": [{"type": "text", "text": "hum"}]}

@@ -1,4 +1,4 @@
-"""A real MCP server for the tests: a stdio program, or a streamable HTTP app."""
+"""A real MCP server for tests, as a stdio program or a streamable HTTP app."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 
-def make_server(counted: Path | None = None) -> MCPServer:
+def make_server(starts_file: Path | None = None) -> MCPServer:
     server = MCPServer("for-tests")
 
     @server.tool()
@@ -61,8 +61,8 @@ def make_server(counted: Path | None = None) -> MCPServer:
         """Return a text; some providers reject the tool's name."""
         return "strange"
 
-    if counted is not None:
-        with counted.open("a", encoding="utf-8") as starts:
+    if starts_file is not None:
+        with starts_file.open("a", encoding="utf-8") as starts:
             starts.write("started\n")
     return server
 

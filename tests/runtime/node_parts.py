@@ -1,4 +1,4 @@
-"""A bench for node tests: a real node that can be reopened from disk."""
+"""A test bench with a real node that can be reopened from disk."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ class Place(BaseModel):
     place: str
 
 
-def look(given: Place) -> str:
-    if given.place == "nowhere":
+def look(place: Place) -> str:
+    if place.place == "nowhere":
         raise ToolError("there is no nowhere; try the hive")
-    if given.place == "void":
+    if place.place == "void":
         raise OSError("void")
-    return f"looked at {given.place}"
+    return f"looked at {place.place}"
 
 
 LOOK = Tool("look", "Look at a place.", Place, look)
 
 
 class InlineDisk(Disk):
-    """A disk that works synchronously, yielding before and after, so that runs are deterministic."""
+    """A disk that works synchronously between two yields to the loop, so that runs are deterministic."""
 
     async def run(self, work: Callable[[], T]) -> T:
         await asyncio.sleep(0)
@@ -133,13 +133,13 @@ class Bench:
     def cursor(self) -> NodeCursor:
         return self.node.cursor
 
-    def types(self) -> list[str]:
+    def list_event_types(self) -> list[str]:
         return [event.type.value for event in self.events]
 
-    def data(self, type_: EventType) -> list[dict[str, Any]]:
+    def list_event_data(self, type_: EventType) -> list[dict[str, Any]]:
         return [dict(event.data) for event in self.events if event.type is type_]
 
-    def contents(self) -> list[tuple[str, str]]:
+    def list_contents(self) -> list[tuple[str, str]]:
         return [(entry.kind.value, entry.message.content) for entry in self.conversation.entries]
 
 

@@ -11,7 +11,7 @@ from queenright.runtime.agents.runner import AgentRunner, InvalidAgentError
 from queenright.runtime.llm.litellm_provider import LiteLlmProvider, ProviderUnavailableError
 from tests.runtime.agents import adder, talker
 
-RULES_REFUSED = (
+RULES_MODEL_ERROR = (
     "the model 'queenright/rules' is for judge and queen only: for an agent, use a litellm model, "
     "such as anthropic/claude-sonnet-4-5, or scripted:PATH"
 )
@@ -22,14 +22,14 @@ def find_errors(agent: Path, model: str) -> Sequence[str]:
 
 
 def test_rules_model_is_refused_for_agents(tmp_path: Path) -> None:
-    assert find_errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
+    assert find_errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_MODEL_ERROR,)
 
 
 def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
-    [result] = find_errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
+    [error] = find_errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
 
-    assert "'antropic/claude-sonnet-4-5'" in str(result)
-    assert "anthropic?" in str(result)
+    assert "'antropic/claude-sonnet-4-5'" in str(error)
+    assert "anthropic?" in str(error)
 
 
 async def test_agent_with_a_misspelt_provider_is_not_started(tmp_path: Path) -> None:

@@ -30,13 +30,13 @@ class Fetch(BaseModel):
     what: str
 
 
-class Hanging(ScriptedModel):
+class HangingModel(ScriptedModel):
     async def complete(self, *_: Any) -> ModelReply:
         await asyncio.Event().wait()
         raise AssertionError
 
 
-def graph(graph_id: str = "g", node: str = "judge", **entry: Any) -> GraphSpec:
+def make_graph(graph_id: str = "g", node: str = "judge", **entry: Any) -> GraphSpec:
     return GraphSpec(
         id=graph_id,
         nodes=(NodeSpec(id=node, system_prompt="Judge."),),
@@ -52,20 +52,20 @@ def make_runtime(bus: EventBus, path: Path, time: FakeTime) -> AgentRuntime:
     return AgentRuntime(bus=bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk)
 
 
-async def run(runtime: AgentRuntime, message: str, **more: Any) -> ExecutionResult:
-    return await runtime.wait(await runtime.trigger("e", {"message": message}, **more))
+async def run_message(runtime: AgentRuntime, message: str, **options: Any) -> ExecutionResult:
+    return await runtime.wait(await runtime.trigger("e", {"message": message}, **options))
 
 
 async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B56: at t0 + k * interval, however long each run takes."""
+    """B56: ticks are at t0 + k * interval, however long each run takes."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runs: list[float] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         runs.append(fake_time.now)
         await fake_time.sleep(7.3)
 
-    runtime.add_graph(graph(**timer_spec(120)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(**timer_spec(120)), model=ScriptedModel(), entries={"e": entry})
     t0 = fake_time.now
     await runtime.start()
     await fake_time.advance(30 * 120)
@@ -81,40 +81,40 @@ async def test_run_longer_than_its_interval_skips_and_counts_ticks(
     """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runs: list[int | None] = []
-    running = at_once = 0
+    running_count = max_running = 0
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
-        nonlocal running, at_once
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
+        nonlocal running_count, max_running
         runs.append(trigger.tick)
-        running += 1
-        at_once = max(at_once, running)
+        running_count += 1
+        max_running = max(max_running, running_count)
         try:
             await fake_time.sleep(25)
         finally:
-            running -= 1
+            running_count -= 1
 
-    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(70)
 
     assert runs == [1, 4, 7]
-    assert at_once == 1
+    assert max_running == 1
     assert runtime.get_stream("e").ticks_skipped == 4
     await runtime.stop()
-    assert running == 0
+    assert running_count == 0
 
 
 async def test_blocked_process_counts_missed_ticks_and_fires_once(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B55: no burst of late ticks."""
+    """B55: late ticks do not fire in a burst."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runs: list[int | None] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         runs.append(trigger.tick)
 
-    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(0)
     fake_time.now += 57
@@ -131,12 +131,12 @@ async def test_events_during_a_run_are_not_lost(tmp_path: Path, fake_time: FakeT
     runtime = make_runtime(bus, tmp_path, fake_time)
     handled: list[str] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         assert trigger.event is not None
         await fake_time.sleep(5)
         handled.append(trigger.event.agent_id)
 
-    spec = graph(trigger_type="event", event_types={TICKET})
+    spec = make_graph(trigger_type="event", event_types={TICKET})
     runtime.add_graph(spec, model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await bus.publish(*(AgentEvent(type=TICKET, time=0.0, agent_id=str(n)) for n in range(20)))
@@ -152,14 +152,14 @@ async def test_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time:
     runtime = make_runtime(bus, tmp_path, fake_time)
     handled: list[str] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         assert trigger.event is not None
         handled.append(trigger.event.graph_id)
-        await run("go")
+        await run_message("go")
 
-    spec = graph("own", trigger_type="event", event_types={EventType.NODE_LOOP_STARTED})
+    spec = make_graph("own", trigger_type="event", event_types={EventType.NODE_LOOP_STARTED})
     runtime.add_graph(spec, model=ScriptedModel(), entries={"e": entry})
-    runtime.add_graph(graph("other"), model=ScriptedModel())
+    runtime.add_graph(make_graph("other"), model=ScriptedModel())
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"}, graph_id="other")
     await fake_time.settle()
@@ -174,11 +174,11 @@ async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fak
     events: list[AgentEvent] = []
     bus.subscribe(events.append, name="reader")
     runtime = make_runtime(bus, tmp_path, fake_time)
-    runtime.add_graph(graph("left"), model=ScriptedModel())
-    runtime.add_graph(graph("right"), model=ScriptedModel())
+    runtime.add_graph(make_graph("left"), model=ScriptedModel())
+    runtime.add_graph(make_graph("right"), model=ScriptedModel())
     await runtime.start()
 
-    result = await run(runtime, "hi", graph_id="right")
+    result = await run_message(runtime, "hi", graph_id="right")
     await bus.drain()
 
     assert {(e.graph_id, e.stream_id, e.agent_id, e.session_id, e.execution_id) for e in events} == {
@@ -195,10 +195,10 @@ async def test_worker_events_have_its_name_and_one_incarnation(tmp_path: Path, f
         bus = EventBus()
         bus.subscribe(events.append, name="reader")
         runtime = make_runtime(bus, tmp_path, fake_time)
-        runtime.add_graph(graph(), model=ScriptedModel(), agent_id="bee")
+        runtime.add_graph(make_graph(), model=ScriptedModel(), agent_id="bee")
         await runtime.start()
-        await run(runtime, "one")
-        await run(runtime, "two")
+        await run_message(runtime, "one")
+        await run_message(runtime, "two")
         await bus.drain()
         await runtime.stop()
 
@@ -213,9 +213,9 @@ async def test_run_after_a_restart_continues_the_conversation(tmp_path: Path, fa
     for message in ("first check", "second check"):
         model = ScriptedModel([ModelReply(text=f"did the {message}")])
         runtime = make_runtime(EventBus(), tmp_path, fake_time)
-        runtime.add_graph(graph(), model=model)
+        runtime.add_graph(make_graph(), model=model)
         await runtime.start()
-        ids.append((await run(runtime, message)).session_id)
+        ids.append((await run_message(runtime, message)).session_id)
         prompts.append([m.content for m in model.requests[0]])
         await runtime.stop()
         fake_time.now += 60
@@ -227,11 +227,11 @@ async def test_run_after_a_restart_continues_the_conversation(tmp_path: Path, fa
 async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel()
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(conversation_mode="fresh"), model=model)
+    runtime.add_graph(make_graph(conversation_mode="fresh"), model=model)
     await runtime.start()
 
-    await run(runtime, "one")
-    await run(runtime, "two")
+    await run_message(runtime, "one")
+    await run_message(runtime, "two")
 
     assert [m.content for m in model.requests[1]] == ["Judge.", "two"]
     await runtime.stop()
@@ -242,10 +242,10 @@ async def test_isolation_level_determines_sessions(
     tmp_path: Path, fake_time: FakeTime, isolation: str, sessions: int
 ) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(isolation_level=isolation), model=ScriptedModel())
+    runtime.add_graph(make_graph(isolation_level=isolation), model=ScriptedModel())
     await runtime.start()
 
-    results = [await run(runtime, str(n)) for n in range(3)]
+    results = [await run_message(runtime, str(n)) for n in range(3)]
 
     assert len({r.session_id for r in results}) == sessions
     assert len(runtime.session_store().list_sessions()) == sessions
@@ -266,53 +266,53 @@ async def test_entry_points_of_one_graph_have_their_own_sessions(tmp_path: Path,
 
 
 async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTime) -> None:
-    """A session has one writer, whoever triggers the runs, at any concurrency."""
-    at_once = running = 0
+    """A session has one writer, at any concurrency and for all triggers."""
+    max_running = running_count = 0
 
     class Slow(ScriptedModel):
         async def complete(self, *given: Any) -> ModelReply:
-            nonlocal at_once, running
-            running += 1
-            at_once = max(at_once, running)
+            nonlocal max_running, running_count
+            running_count += 1
+            max_running = max(max_running, running_count)
             await fake_time.sleep(1)
-            running -= 1
+            running_count -= 1
             return ModelReply(text="done")
 
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(isolation_level="per_run", max_concurrent=8), model=Slow())
+    runtime.add_graph(make_graph(isolation_level="per_run", max_concurrent=8), model=Slow())
     await runtime.start()
-    first = await runtime.trigger("e", {"message": "one"})
+    first_run = await runtime.trigger("e", {"message": "one"})
     await fake_time.advance(2)
-    session = (await runtime.wait(first)).session_id
+    session = (await runtime.wait(first_run)).session_id
 
     runs = [await runtime.trigger("e", {"message": str(n)}, session_id=session) for n in range(5)]
     await fake_time.advance(10)
     results = [await runtime.wait(r) for r in runs]
 
     assert [r.status for r in results] == [SessionStatus.COMPLETED] * 5
-    assert at_once == 1
+    assert max_running == 1
     await runtime.stop()
 
 
 async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(isolation_level="per_run", max_waiting=2), model=Hanging())
+    runtime.add_graph(make_graph(isolation_level="per_run", max_waiting=2), model=HangingModel())
     await runtime.start()
-    first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
+    running_id, *queued_ids = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
 
     with pytest.raises(
         TooManyWaitingError, match=r"2 runs of entry point 'e' of graph 'g' are queued.* max_waiting"
     ):
         await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
-    await runtime.cancel_execution(first)
+    await runtime.cancel_execution(running_id)
     await fake_time.settle()
 
-    assert await runtime.trigger("e", {"message": "hi"}) not in waiting
+    assert await runtime.trigger("e", {"message": "hi"}) not in queued_ids
     await runtime.stop()
 
 
-def question_graph(**entry: Any) -> GraphSpec:
+def make_question_graph(**entry: Any) -> GraphSpec:
     """Return a graph that asks its user a question."""
     node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
     return GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="chat", **entry),))
@@ -328,18 +328,18 @@ class QuestionModel(ScriptedModel):
 
 
 async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B109: one run at a time, but a waiting conversation takes no slot and continues when answered."""
+    """B109: the graph runs one run at a time, but a conversation that waits for its user takes no slot."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(question_graph(), model=QuestionModel())
+    runtime.add_graph(make_question_graph(), model=QuestionModel())
     await runtime.start()
     runs = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
     await fake_time.settle()
-    waiting = {node.execution_id: node.session_id for node in runtime.waiting_nodes()}
-    for session in waiting.values():
+    waiting_sessions = {node.execution_id: node.session_id for node in runtime.waiting_nodes()}
+    for session in waiting_sessions.values():
         await runtime.inject_input("chat", "Ada", session_id=session)
-    results = [await runtime.wait(run) for run in runs]
+    results = [await runtime.wait(run_message) for run_message in runs]
 
-    assert list(waiting) == runs
+    assert list(waiting_sessions) == runs
     assert [result.outputs for result in results] == [{"name": "Ada"}] * 3
     await runtime.stop()
 
@@ -352,24 +352,24 @@ async def test_step_numbers_continue_after_a_resume(tmp_path: Path, fake_time: F
         bus = EventBus()
         bus.subscribe(steps.append, name="reader", types={EventType.STEP_COMPLETED})
         runtime = make_runtime(bus, tmp_path, fake_time)
-        runtime.add_graph(question_graph(), model=QuestionModel(), agent_id="bee", primary=True)
+        runtime.add_graph(make_question_graph(), model=QuestionModel(), agent_id="bee", primary=True)
         await runtime.start()
         if session:
             await runtime.resume(session)
         else:
             await runtime.trigger("e", {"message": "hi"})
         await fake_time.settle()
-        [waiting] = runtime.waiting_nodes()
-        session = waiting.session_id
+        [waiting_node] = runtime.waiting_nodes()
+        session = waiting_node.session_id
         await runtime.inject_input("chat", "Bob")
         await fake_time.settle()
         await runtime.bus.drain()
         store = runtime.session_store()
         await runtime.stop()
-    logged = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
+    logged_steps = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
 
     assert [event.data["index"] for event in steps] == [0, 1, 2]
-    assert [row["step_index"] for row in logged] == [0, 1, 2]
+    assert [row["step_index"] for row in logged_steps] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ async def test_step_numbers_continue_after_a_resume(tmp_path: Path, fake_time: F
 async def test_approval_callback_decides_whether_a_tool_runs(
     tmp_path: Path, fake_time: FakeTime, answer: bool | Exception, has_run: list[str]
 ) -> None:
-    """003: a hook approves tool calls; a refused call does not run, and the model is told."""
+    """003: a callback approves tool calls. A refused call does not run, and the model receives an error."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     prompts: list[str] = []
     approvals: list[tuple[str, str, str, list[str | None]]] = []
@@ -392,8 +392,8 @@ async def test_approval_callback_decides_whether_a_tool_runs(
             raise answer
         return answer
 
-    def fetch(given: Fetch) -> str:
-        prompts.append(given.what)
+    def fetch(arguments: Fetch) -> str:
+        prompts.append(arguments.what)
         return "here"
 
     node = NodeSpec(id="n", system_prompt="Work.", tools=("fetch",), output_keys=("done",))
@@ -408,9 +408,9 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     runtime.add_graph(spec, model=model, tools=[tool], agent_id="bee")
     runtime.set_approval_callback(approve)
     await runtime.start()
-    started = await runtime.trigger("e", {"message": "go"})
+    execution_id = await runtime.trigger("e", {"message": "go"})
     await fake_time.advance(3601)
-    result = await runtime.wait(started)
+    result = await runtime.wait(execution_id)
     await runtime.stop()
 
     assert (result.outputs, prompts) == ({"done": "yes"}, has_run)
@@ -422,24 +422,24 @@ async def test_approval_callback_decides_whether_a_tool_runs(
 async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
     """B109: a run queued behind a waiting conversation does not delay other sessions."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(question_graph(), model=QuestionModel())
+    runtime.add_graph(make_question_graph(), model=QuestionModel())
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
-    [first] = runtime.waiting_nodes()
-    queued = await runtime.trigger("e", {"message": "and?"}, session_id=first.session_id)
+    [waiting_node] = runtime.waiting_nodes()
+    queued_id = await runtime.trigger("e", {"message": "and?"}, session_id=waiting_node.session_id)
     await fake_time.settle()
-    other_session = await runtime.trigger("e", {"message": "hi"})
+    other_id = await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
 
-    assert runtime.get_execution(queued).is_queued
-    assert [node.execution_id for node in runtime.waiting_nodes()] == [first.execution_id, other_session]
+    assert runtime.get_execution(queued_id).is_queued
+    assert [node.execution_id for node in runtime.waiting_nodes()] == [waiting_node.execution_id, other_id]
     await runtime.stop()
 
 
 async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(question_graph(max_waiting=2), model=QuestionModel())
+    runtime.add_graph(make_question_graph(max_waiting=2), model=QuestionModel())
     await runtime.start()
     for _ in range(5):
         await runtime.trigger("e", {"message": "hi"})
@@ -456,44 +456,44 @@ async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fa
     failures: list[AgentEvent] = []
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
     runtime = make_runtime(bus, tmp_path, fake_time)
-    runtime.add_graph(graph(), model=ScriptedModel())
+    runtime.add_graph(make_graph(), model=ScriptedModel())
     await runtime.start()
-    session_id = (await run(runtime, "one")).session_id
+    session_id = (await run_message(runtime, "one")).session_id
     store = runtime.session_store()
     foreign_claim = store.claim(store.open(session_id))
 
-    refused = await run(runtime, "two")
+    rejected_run = await run_message(runtime, "two")
     foreign_claim.release()
-    after = await run(runtime, "three")
+    later_run = await run_message(runtime, "three")
     await bus.drain()
 
-    assert refused.status is SessionStatus.FAILED
-    assert refused.error_type == "SessionBusyError"
-    assert session_id in refused.error
-    assert after.succeeded
+    assert rejected_run.status is SessionStatus.FAILED
+    assert rejected_run.error_type == "SessionBusyError"
+    assert session_id in rejected_run.error
+    assert later_run.succeeded
     assert [e.data["error_type"] for e in failures] == ["SessionBusyError"]
     await runtime.stop()
 
 
-@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("is_added_before", [True, False])
 async def test_graph_added_before_the_start_behaves_as_one_added_after(
-    tmp_path: Path, fake_time: FakeTime, before: bool
+    tmp_path: Path, fake_time: FakeTime, is_added_before: bool
 ) -> None:
     """B57: timers run after the start, and nothing before it."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runs: list[float] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         runs.append(fake_time.now)
 
     def add() -> None:
-        runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
+        runtime.add_graph(make_graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
 
-    if before:
+    if is_added_before:
         add()
         await fake_time.advance(100)
     await runtime.start()
-    if not before:
+    if not is_added_before:
         add()
     t0 = fake_time.now
     await fake_time.advance(25)
@@ -505,29 +505,29 @@ async def test_graph_added_before_the_start_behaves_as_one_added_after(
 async def test_graph_removed_during_a_tick_leaves_no_task_or_subscription(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B57: even if its model hangs."""
+    """B57: this is so even if the model of the graph hangs."""
     bus = EventBus()
     runtime = make_runtime(bus, tmp_path, fake_time)
     await runtime.start()
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     entries = (
         EntryPointSpec(id="t", node_id="judge", trigger_type="timer", interval_seconds=10),
         EntryPointSpec(id="e", node_id="judge", trigger_type="event", event_types=frozenset({TICKET})),
     )
     nodes = (NodeSpec(id="judge", system_prompt="Judge."),)
-    runtime.add_graph(GraphSpec(id="g", nodes=nodes, entry_points=entries), model=Hanging())
+    runtime.add_graph(GraphSpec(id="g", nodes=nodes, entry_points=entries), model=HangingModel())
     await fake_time.advance(10)
     bus.fan_out(AgentEvent(type=TICKET, time=0.0))
     await fake_time.settle()
-    waiting = await runtime.trigger("t", {"message": "queued behind the hanging run"})
-    assert len(asyncio.all_tasks() - before) >= 3
+    queued_id = await runtime.trigger("t", {"message": "queued behind the hanging run"})
+    assert len(asyncio.all_tasks() - tasks_before) >= 3
 
     await runtime.remove_graph("g")
     await fake_time.settle()
 
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     assert bus.subscriptions == ()
-    assert (await runtime.wait(waiting)).status is SessionStatus.CANCELLED
+    assert (await runtime.wait(queued_id)).status is SessionStatus.CANCELLED
     assert runtime.list_graphs() == []
 
 
@@ -539,18 +539,18 @@ async def test_failed_run_is_reported_and_next_one_starts(
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
     runtime = make_runtime(bus, tmp_path, fake_time)
 
-    async def entry(trigger: Trigger, run: RunNode) -> str:
+    async def entry(trigger: Trigger, run_message: RunNode) -> str:
         if trigger.input_data.get("bad"):
             raise LookupError("no such bee")
         return "fine"
 
-    runtime.add_graph(graph(), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
-    first = await runtime.trigger("e", {"bad": True})
-    second = await runtime.trigger("e", {})
+    failed_id = await runtime.trigger("e", {"bad": True})
+    next_id = await runtime.trigger("e", {})
 
-    assert (await runtime.wait(first)).error == "no such bee"
-    assert (await runtime.wait(second)).value == "fine"
+    assert (await runtime.wait(failed_id)).error == "no such bee"
+    assert (await runtime.wait(next_id)).value == "fine"
     await bus.drain()
     assert [(e.agent_id, e.data["error"]) for e in failures] == [("", "no such bee")]
     await runtime.stop()
@@ -567,10 +567,10 @@ async def test_failing_event_log_does_not_fail_the_run(
             return []
 
     runtime = make_runtime(EventBus(log=FullDisk()), tmp_path, fake_time)
-    runtime.add_graph(graph(), model=ScriptedModel([ModelReply(text="fine")]))
+    runtime.add_graph(make_graph(), model=ScriptedModel([ModelReply(text="fine")]))
     await runtime.start()
 
-    result = await run(runtime, "hi")
+    result = await run_message(runtime, "hi")
 
     assert result.outputs == {"text": "fine"}
     assert "disk full" in caplog.text
@@ -580,21 +580,23 @@ async def test_failing_event_log_does_not_fail_the_run(
 async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
     tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fleet that stalls at once queues a run per ticket; stopping must not take minutes."""
+    """If a whole fleet stalls, each ticket queues a run, and stopping must not take minutes."""
     bus, visits, count = EventBus(), 0, 2 * MAX_KEPT_RESULTS
     runtime = make_runtime(bus, tmp_path, fake_time)
-    runtime.add_graph(graph(trigger_type="event", event_types=(TICKET,), max_concurrent=1), model=Hanging())
-    done: Callable[[Execution], bool] = vars(Execution)["done"].fget
-    executions: Callable[[ExecutionStream], list[Execution]] = vars(ExecutionStream)["executions"].fget
+    runtime.add_graph(
+        make_graph(trigger_type="event", event_types=(TICKET,), max_concurrent=1), model=HangingModel()
+    )
+    is_done: Callable[[Execution], bool] = vars(Execution)["done"].fget
+    list_executions: Callable[[ExecutionStream], list[Execution]] = vars(ExecutionStream)["executions"].fget
 
     def count_done(execution: Execution) -> bool:
         nonlocal visits
         visits += 1
-        return done(execution)
+        return is_done(execution)
 
     def count_executions(stream: ExecutionStream) -> list[Execution]:
         nonlocal visits
-        result = executions(stream)
+        result = list_executions(stream)
         visits += len(result)
         return result
 
@@ -615,18 +617,18 @@ async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
 async def test_last_runs_are_kept(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         pass
 
-    runtime.add_graph(graph(), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     ids = []
     for _ in range(MAX_KEPT_RESULTS + 10):
         ids.append(await runtime.trigger("e"))
         await runtime.wait(ids[-1])
-    last = await runtime.trigger("e")
+    last_id = await runtime.trigger("e")
 
-    assert (await runtime.wait(last)).succeeded
+    assert (await runtime.wait(last_id)).succeeded
     assert (await runtime.wait(ids[-1])).succeeded
     with pytest.raises(GraphError, match="only the last"):
         await runtime.wait(ids[0])
@@ -637,10 +639,10 @@ async def test_stopped_runtime_can_be_restarted(tmp_path: Path, fake_time: FakeT
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runs: list[float] = []
 
-    async def entry(trigger: Trigger, run: RunNode) -> None:
+    async def entry(trigger: Trigger, run_message: RunNode) -> None:
         runs.append(fake_time.now)
 
-    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(make_graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(10)
     await runtime.stop()
@@ -658,22 +660,22 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
     ends: list[AgentEvent] = []
     bus.subscribe(ends.append, name="reader", types={EventType.EXECUTION_FAILED})
     runtime = make_runtime(bus, tmp_path, fake_time)
-    runtime.add_graph(graph(), model=Hanging())
+    runtime.add_graph(make_graph(), model=HangingModel())
     await runtime.start()
-    running, waiting = [await runtime.trigger("e", {"message": m}) for m in ("one", "two")]
+    running_id, queued_id = [await runtime.trigger("e", {"message": m}) for m in ("one", "two")]
     await fake_time.settle()
-    assert runtime.get_execution_result(running) is None
+    assert runtime.get_execution_result(running_id) is None
 
-    assert await runtime.cancel_execution(waiting)
-    assert await runtime.cancel_execution(running)
+    assert await runtime.cancel_execution(queued_id)
+    assert await runtime.cancel_execution(running_id)
     await bus.drain()
 
-    for execution in (running, waiting):
+    for execution in (running_id, queued_id):
         result = runtime.get_execution_result(execution)
         assert result is not None
         assert (result.status, result.error_type) == (SessionStatus.CANCELLED, "cancelled")
     assert [e.data["error_type"] for e in ends] == ["cancelled"]
-    assert not await runtime.cancel_execution(running)
+    assert not await runtime.cancel_execution(running_id)
     assert runtime.get_stream("e").pending == 0
     await runtime.stop()
 
@@ -682,7 +684,7 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
 async def test_function_node_cancelled_from_outside_has_not_failed(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
-    """A paused node has not failed."""
+    """A node that is paused or cancelled has not failed."""
     bus = EventBus()
     visits: list[AgentEvent] = []
     kinds = {EventType.NODE_LOOP_STARTED, EventType.NODE_LOOP_COMPLETED}
@@ -693,15 +695,15 @@ async def test_function_node_cancelled_from_outside_has_not_failed(
         await asyncio.Event().wait()
 
     node = NodeSpec(id="n", node_type="function", function="hang")
-    point = EntryPointSpec(id="e", node_id="n")
+    entry_point = EntryPointSpec(id="e", node_id="n")
     runtime.add_graph(
-        GraphSpec(id="g", nodes=(node,), entry_points=(point,)), functions={"hang": hang}, primary=True
+        GraphSpec(id="g", nodes=(node,), entry_points=(entry_point,)), functions={"hang": hang}, primary=True
     )
     await runtime.start()
-    running = await runtime.trigger("e", {})
+    execution_id = await runtime.trigger("e", {})
     await fake_time.settle()
     if how == "cancel":
-        assert await runtime.cancel_execution(running)
+        assert await runtime.cancel_execution(execution_id)
     await runtime.stop()
     await bus.drain()
 
@@ -712,14 +714,14 @@ async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> N
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     with pytest.raises(GraphError, match="there is no graph None; available: none"):
         runtime.get_stream("e")
-    runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
+    runtime.add_graph(make_graph(), model=ScriptedModel(), primary=True)
 
     with pytest.raises(GraphError, match="graph 'g' already exists"):
-        runtime.add_graph(graph(), model=ScriptedModel())
+        runtime.add_graph(make_graph(), model=ScriptedModel())
     with pytest.raises(GraphError, match="graph 'h' cannot be primary: 'g' already is"):
-        runtime.add_graph(graph("h"), model=ScriptedModel(), primary=True)
+        runtime.add_graph(make_graph("h"), model=ScriptedModel(), primary=True)
     with pytest.raises(GraphError, match="graph 'h' has no entry point 'x'"):
-        runtime.add_graph(graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
+        runtime.add_graph(make_graph("h"), model=ScriptedModel(), entries={"x": lambda t, r: r("")})
     with pytest.raises(GraphError, match="has no entry point 'x'; it has: e"):
         runtime.get_stream("x")
     with pytest.raises(GraphError, match="there is no graph 'h'; available: g"):
@@ -759,10 +761,10 @@ async def test_active_graph_is_the_selected_then_the_primary_then_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph("first"), model=ScriptedModel())
+    runtime.add_graph(make_graph("first"), model=ScriptedModel())
     assert runtime.active_graph_id == "first"
 
-    runtime.add_graph(graph("main"), model=ScriptedModel(), primary=True)
+    runtime.add_graph(make_graph("main"), model=ScriptedModel(), primary=True)
     assert runtime.active_graph_id == "main"
 
     runtime.active_graph_id = "first"
@@ -777,17 +779,20 @@ async def test_sessions_of_secondary_graphs_have_their_own_folder(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph("main"), model=ScriptedModel(), primary=True, agent_id="bee")
-    runtime.add_graph(graph("second"), model=ScriptedModel())
+    runtime.add_graph(make_graph("main"), model=ScriptedModel(), primary=True, agent_id="bee")
+    runtime.add_graph(make_graph("second"), model=ScriptedModel())
     await runtime.start()
 
-    main, second = await run(runtime, "x", graph_id="main"), await run(runtime, "x", graph_id="second")
+    main_run, second_run = (
+        await run_message(runtime, "x", graph_id="main"),
+        await run_message(runtime, "x", graph_id="second"),
+    )
 
-    assert (tmp_path / "sessions" / main.session_id / "state.json").is_file()
-    separate = tmp_path / "graphs" / "second" / "sessions" / second.session_id
-    assert (separate / "state.json").is_file()
-    assert (separate / "conversations" / "judge" / "cursor.json").is_file()
-    assert (separate / "logs" / "tool_logs.jsonl").is_file()
+    assert (tmp_path / "sessions" / main_run.session_id / "state.json").is_file()
+    second_folder = tmp_path / "graphs" / "second" / "sessions" / second_run.session_id
+    assert (second_folder / "state.json").is_file()
+    assert (second_folder / "conversations" / "judge" / "cursor.json").is_file()
+    assert (second_folder / "logs" / "tool_logs.jsonl").is_file()
     await runtime.stop()
 
 
@@ -795,7 +800,7 @@ async def test_shared_session_shares_memory_but_not_the_conversation(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    runtime.add_graph(make_graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     guardian = GraphSpec(
         id="guardian",
         nodes=(NodeSpec(id="judge", system_prompt="Guard.", input_keys=("hive",)),),
@@ -804,16 +809,16 @@ async def test_shared_session_shares_memory_but_not_the_conversation(
     model = ScriptedModel()
     runtime.add_graph(guardian, model=model)
     await runtime.start()
-    main = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+    main_run = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
 
-    shared = await runtime.wait(await runtime.trigger("e", {"message": "failed"}, graph_id="guardian"))
+    guardian_run = await runtime.wait(await runtime.trigger("e", {"message": "failed"}, graph_id="guardian"))
 
-    assert shared.session_id == main.session_id
+    assert guardian_run.session_id == main_run.session_id
     assert "north" in model.requests[0][1].content
-    session = tmp_path / "sessions" / main.session_id
+    session = tmp_path / "sessions" / main_run.session_id
     assert (session / "conversations" / "judge").is_dir()
     assert (session / "graphs" / "guardian" / "conversations" / "judge").is_dir()
-    state = runtime.session_store("main").read_state(main.session_id)
+    state = runtime.session_store("main").read_state(main_run.session_id)
     assert state.memory == {"hive": "north", "message": "failed"}
     assert set(state.executions) == {"main::e", "guardian::e"}
     await runtime.stop()
@@ -821,7 +826,7 @@ async def test_shared_session_shares_memory_but_not_the_conversation(
 
 async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(), model=ScriptedModel())
+    runtime.add_graph(make_graph(), model=ScriptedModel())
     await runtime.start()
     assert math.isinf(runtime.user_idle_seconds)
     assert not runtime.is_user_present
@@ -845,25 +850,25 @@ async def test_question_accepts_one_answer(tmp_path: Path, fake_time: FakeTime) 
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
-    [first] = runtime.waiting_nodes()
+    [first_question] = runtime.waiting_nodes()
 
     answers = await asyncio.gather(
         *(runtime.inject_input("chat", name) for name in ("Ada", "Bob")), return_exceptions=True
     )
     await fake_time.settle()
-    [second] = runtime.waiting_nodes()
+    [second_question] = runtime.waiting_nodes()
     with pytest.raises(QuestionAnsweredError, match="was answered already: 'Ada'"):
-        await runtime.inject_input("chat", "Bob", question_id=first.question_id)
+        await runtime.inject_input("chat", "Bob", question_id=first_question.question_id)
 
     assert [type(answer) for answer in answers] == [bool, QuestionAnsweredError]
-    assert second.question == "Are you sure?"
+    assert second_question.question == "Are you sure?"
     assert [m.content for m in model.requests[1]][-1] == "Ada"
-    assert await runtime.inject_input("chat", "yes", question_id=second.question_id)
+    assert await runtime.inject_input("chat", "yes", question_id=second_question.question_id)
     await runtime.stop()
 
 
 async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B62: input reaches the right one of two graphs with the same node id."""
+    """B62: two graphs have the same node id, and input reaches the right graph."""
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
     for name, model in models.items():
@@ -888,11 +893,11 @@ async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fa
 
     assert [m.content for m in models["right"].requests[1]][-1] == "a drone"
     assert len(models["left"].requests) == 1
-    with_two = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
+    second_run = await runtime.trigger("e", {"message": "hi"}, graph_id="left")
     await fake_time.settle()
     with pytest.raises(GraphError, match="several sessions; pass one"):
         await runtime.inject_input("chat", "me", graph_id="left")
-    session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == with_two)
+    session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == second_run)
     assert await runtime.inject_input("chat", "me", graph_id="left", session_id=session)
     await runtime.stop()
 
@@ -902,14 +907,14 @@ async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeT
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
     events: list[AgentEvent] = []
     for name in ("left", "right"):
-        runtime.add_graph(graph(name), model=ScriptedModel())
+        runtime.add_graph(make_graph(name), model=ScriptedModel())
     subscription = runtime.subscribe_to_events(
         {EventType.STEP_COMPLETED}, events.append, filter_graph="left", filter_node="judge"
     )
     await runtime.start()
 
-    await run(runtime, "x", graph_id="left")
-    await run(runtime, "x", graph_id="right")
+    await run_message(runtime, "x", graph_id="left")
+    await run_message(runtime, "x", graph_id="right")
     await runtime.bus.drain()
 
     assert [e.graph_id for e in events] == ["left"]
@@ -917,7 +922,7 @@ async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeT
     await runtime.stop()
 
 
-def sharing_graph(graph_id: str) -> GraphSpec:
+def make_sharing_graph(graph_id: str) -> GraphSpec:
     """Return a graph with a node that asks its user, in the primary graph's session."""
     node = NodeSpec(
         id="judge", system_prompt="Guard.", client_facing=True, output_keys=("x",), input_keys=("hive",)
@@ -929,20 +934,20 @@ def sharing_graph(graph_id: str) -> GraphSpec:
 async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """Graphs that share a session run independently, with shared memory."""
+    """Graphs that share a session share its memory, and run independently."""
     replies = [ModelReply(text="What now?"), tool_call_reply("set_output", '{"x": "rest"}')]
     sessions = []
     for runtime_number in range(2):
         runtime = make_runtime(EventBus(), tmp_path, fake_time)
-        main = graph("main", isolation_level="per_run")
-        runtime.add_graph(main, model=ScriptedModel(), primary=True, agent_id="bee")
+        main_graph = make_graph("main", isolation_level="per_run")
+        runtime.add_graph(main_graph, model=ScriptedModel(), primary=True, agent_id="bee")
         runtime.add_graph(
-            sharing_graph("side"), model=ScriptedModel(replies[runtime_number:]), agent_id="drone"
+            make_sharing_graph("side"), model=ScriptedModel(replies[runtime_number:]), agent_id="drone"
         )
         await runtime.start()
         if runtime_number == 0:
-            outcome = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
-            sessions.append(outcome.session_id)
+            main_run = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
+            sessions.append(main_run.session_id)
             await runtime.trigger("e", graph_id="side")
             await fake_time.settle()
             assert [w.session_id for w in runtime.waiting_nodes()] == sessions
@@ -962,37 +967,41 @@ async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
 
 async def test_shared_session_is_requested_or_newest(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    runtime.add_graph(make_graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
-    created = []
+    session_ids = []
     for _ in range(2):
-        created.append((await run(runtime, "x", graph_id="main")).session_id)
+        session_ids.append((await run_message(runtime, "x", graph_id="main")).session_id)
         fake_time.now += 5
     await runtime.stop()
 
-    other_run = make_runtime(EventBus(), tmp_path, fake_time)
-    other_run.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
-    other_run.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
-    await other_run.start()
+    other_runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    other_runtime.add_graph(
+        make_graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True
+    )
+    other_runtime.add_graph(make_graph("side", isolation_level="shared"), model=ScriptedModel())
+    await other_runtime.start()
 
-    assert (await run(other_run, "x", graph_id="side")).session_id == created[1]
-    assert (await run(other_run, "x", graph_id="side", session_id=created[0])).session_id == created[0]
-    missing = await run(other_run, "x", graph_id="side", session_id="session_of_nobody")
-    assert missing.error_type == "SessionNotFoundError"
-    await other_run.stop()
+    assert (await run_message(other_runtime, "x", graph_id="side")).session_id == session_ids[1]
+    assert (
+        await run_message(other_runtime, "x", graph_id="side", session_id=session_ids[0])
+    ).session_id == session_ids[0]
+    failed_run = await run_message(other_runtime, "x", graph_id="side", session_id="session_of_nobody")
+    assert failed_run.error_type == "SessionNotFoundError"
+    await other_runtime.stop()
 
 
 async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(), model=ScriptedModel())
+    runtime.add_graph(make_graph(), model=ScriptedModel())
     await runtime.start()
-    first = await run(runtime, "one")
+    first_run = await run_message(runtime, "one")
 
-    runtime.session_store().delete_session(first.session_id)
-    second = await run(runtime, "two")
+    runtime.session_store().delete_session(first_run.session_id)
+    second_run = await run_message(runtime, "two")
 
-    assert second.succeeded
-    assert second.session_id != first.session_id
+    assert second_run.succeeded
+    assert second_run.session_id != first_run.session_id
     await runtime.stop()
 
 
@@ -1002,7 +1011,7 @@ async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time
     bus.subscribe(events.append, name="reader", types={EventType.EXECUTION_COMPLETED})
     runtime = make_runtime(bus, tmp_path, fake_time)
     goal = Goal(id="g", success_criteria=(SuccessCriterion(id="tick", expression="tick > 0"),))
-    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), goal=goal)
+    runtime.add_graph(make_graph(**timer_spec(10)), model=ScriptedModel(), goal=goal)
     await runtime.start()
 
     await fake_time.advance(10)
@@ -1020,13 +1029,13 @@ async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time
 
 async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(node="old"), model=Hanging())
+    runtime.add_graph(make_graph(node="old"), model=HangingModel())
     await runtime.start()
     execution = await runtime.trigger("e", {"message": "x"})
     await fake_time.settle()
     await runtime.remove_graph("g")
     session = (await runtime.wait(execution)).session_id
-    runtime.add_graph(graph(node="new"), model=ScriptedModel())
+    runtime.add_graph(make_graph(node="new"), model=ScriptedModel())
 
     with pytest.raises(GraphError, match="it stopped in node 'old', which graph 'g' no longer has"):
         await runtime.resume(session)
@@ -1034,39 +1043,39 @@ async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: Fa
 
 
 async def test_isolated_session_is_not_shared(tmp_path: Path, fake_time: FakeTime) -> None:
-    """Also after a restart."""
-    for life in range(2):
+    """This is so after a restart too."""
+    for attempt in range(2):
         runtime = make_runtime(EventBus(), tmp_path, fake_time)
         nodes = (NodeSpec(id="judge", system_prompt="Judge."),)
         entries = (
             EntryPointSpec(id="e", node_id="judge"),
             EntryPointSpec(id="t", node_id="judge", isolation_level="isolated"),
         )
-        main = GraphSpec(id="main", nodes=nodes, entry_points=entries)
-        runtime.add_graph(main, model=ScriptedModel(), primary=True)
-        runtime.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
+        main_graph = GraphSpec(id="main", nodes=nodes, entry_points=entries)
+        runtime.add_graph(main_graph, model=ScriptedModel(), primary=True)
+        runtime.add_graph(make_graph("side", isolation_level="shared"), model=ScriptedModel())
         await runtime.start()
-        if life == 0:
-            completed = await run(runtime, "x", graph_id="main")
+        if attempt == 0:
+            main_run = await run_message(runtime, "x", graph_id="main")
             fake_time.now += 5
             await runtime.wait(await runtime.trigger("t", {"message": "tick"}, graph_id="main"))
 
-        shared = await run(runtime, "x", graph_id="side")
+        side_run = await run_message(runtime, "x", graph_id="side")
         await runtime.stop()
 
-        assert shared.session_id == completed.session_id
+        assert side_run.session_id == main_run.session_id
 
 
-@pytest.mark.parametrize("given", [[1], [], "words", 7])
+@pytest.mark.parametrize("input_data", [[1], [], "words", 7])
 async def test_input_that_is_not_a_mapping_is_rejected(
-    tmp_path: Path, fake_time: FakeTime, given: Any
+    tmp_path: Path, fake_time: FakeTime, input_data: Any
 ) -> None:
     runtime = make_runtime(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(graph(), model=ScriptedModel())
+    runtime.add_graph(make_graph(), model=ScriptedModel())
     await runtime.start()
 
     with pytest.raises(TypeError, match=r"input_data of 'g::e' must be a mapping .* not (list|str|int)"):
-        await runtime.trigger("e", given)
+        await runtime.trigger("e", input_data)
 
     await runtime.stop()
 
@@ -1077,10 +1086,10 @@ async def test_fixable_error_is_logged_in_one_line(
 ) -> None:
     (tmp_path / "a_file").write_text("", encoding="utf-8")
     runtime = make_runtime(EventBus(), tmp_path / storage, fake_time)
-    runtime.add_graph(graph(isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    runtime.add_graph(make_graph(isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
 
-    result = await run(runtime, "hi", session_id="nosuch" if storage == "there" else None)
+    result = await run_message(runtime, "hi", session_id="nosuch" if storage == "there" else None)
     await runtime.stop()
 
     assert result.status is SessionStatus.FAILED

@@ -22,21 +22,21 @@ class Gate:
     """A subscriber that blocks until it is released."""
 
     def __init__(self) -> None:
-        self.opened = asyncio.Event()
+        self.is_open = asyncio.Event()
         self.received: list[AgentEvent] = []
 
-    async def __call__(self, make_event: AgentEvent) -> None:
-        await self.opened.wait()
-        self.received.append(make_event)
+    async def __call__(self, event: AgentEvent) -> None:
+        await self.is_open.wait()
+        self.received.append(event)
 
 
 class ListLog:
     def __init__(self) -> None:
         self.rows: list[AgentEvent] = []
-        self.asked: list[dict[str, Any]] = []
+        self.queries: list[dict[str, Any]] = []
 
-    async def history(self, **what: Any) -> list[AgentEvent]:
-        self.asked.append(what)
+    async def history(self, **filters: Any) -> list[AgentEvent]:
+        self.queries.append(filters)
         return list(self.rows)
 
     async def append(self, events: Sequence[AgentEvent]) -> None:
@@ -45,25 +45,25 @@ class ListLog:
 
 
 async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> None:
-    """B58: the queue is bounded, drops are counted, tickets are never dropped."""
+    """B58: the queue is bounded, dropped events are counted, and tickets are never dropped."""
     drops: list[tuple[str, int]] = []
     bus = EventBus(on_drop=lambda name, count: drops.append((name, count)))
-    asleep = Gate()
-    awake: list[AgentEvent] = []
-    slow = bus.subscribe(asleep, name="slow", capacity=100)
-    bus.subscribe(awake.append, name="awake")
+    blocked = Gate()
+    received: list[AgentEvent] = []
+    slow = bus.subscribe(blocked, name="slow", capacity=100)
+    bus.subscribe(received.append, name="awake")
 
     for n in range(1000):
         await bus.publish(make_event(TICKET if n % 100 == 0 else DELTA, node_id=str(n)))
     await asyncio.sleep(0)
     assert slow.pending <= 100
 
-    asleep.opened.set()
+    blocked.is_open.set()
     await bus.drain()
 
-    assert len(awake) == 1000
-    assert [e.node_id for e in asleep.received if e.type is TICKET] == [str(n) for n in range(0, 1000, 100)]
-    assert slow.dropped_count == 1000 - len(asleep.received) > 0
+    assert len(received) == 1000
+    assert [e.node_id for e in blocked.received if e.type is TICKET] == [str(n) for n in range(0, 1000, 100)]
+    assert slow.dropped_count == 1000 - len(blocked.received) > 0
     assert sum(count for _, count in drops) == slow.dropped_count
     assert {name for name, _ in drops} == {"slow"}
 
@@ -75,7 +75,7 @@ async def test_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
     bus.subscribe(gate, name="slow", capacity=3)
 
     bus.fan_out(*(make_event(node_id=str(n)) for n in range(10)))
-    gate.opened.set()
+    gate.is_open.set()
     await bus.drain()
 
     assert [e.node_id for e in gate.received] == ["7", "8", "9"]
@@ -89,7 +89,7 @@ async def test_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> 
 
     bus.fan_out(*(make_event(TICKET, node_id=str(n)) for n in range(5)))
     bus.fan_out(*(make_event() for _ in range(100_000)))
-    gate.opened.set()
+    gate.is_open.set()
     await bus.drain()
 
     assert [e.node_id for e in gate.received] == ["0", "1", "2", "3", "4"]
@@ -101,14 +101,14 @@ async def test_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> 
     capacity=st.integers(min_value=1, max_value=20),
 )
 def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacity: int) -> None:
-    """B58: for any mix of events and any queue size."""
+    """B58: this holds for any mix of events and any queue size."""
 
     async def scenario() -> tuple[list[int], int]:
         bus = EventBus()
         gate = Gate()
         subscription = bus.subscribe(gate, name="slow", capacity=capacity)
         bus.fan_out(*(make_event(kind, node_id=str(n)) for n, kind in enumerate(kinds)))
-        gate.opened.set()
+        gate.is_open.set()
         await bus.drain()
         return [int(e.node_id) for e in gate.received], subscription.dropped_count
 
@@ -121,29 +121,29 @@ def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacit
 
 
 async def test_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> None:
-    """B59: also with a log in between and a queue of one."""
+    """B59: this holds even with a log and with queues for one event."""
     bus = EventBus(log=ListLog())
-    done = asyncio.Event()
+    is_done = asyncio.Event()
     depth = 0
 
     async def publish_next(_: AgentEvent) -> None:
         nonlocal depth
         depth += 1
         if depth == 100:
-            done.set()
+            is_done.set()
         else:
             await bus.publish(make_event())
 
     bus.subscribe(publish_next, name="again", capacity=1)
 
     await bus.publish(make_event())
-    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.wait_for(is_done.wait(), 5)
 
     assert depth == 100
 
 
 async def test_failing_handler_is_reported_and_isolated() -> None:
-    """B60: neither the publisher nor other handlers are affected; the handler gets the next event."""
+    """B60: the publisher and other handlers are not affected, and the handler gets the next event."""
     errors: list[tuple[str, BaseException]] = []
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
     received: list[AgentEvent] = []
@@ -214,13 +214,13 @@ async def test_filters_on_type_agent_and_stream_are_combined() -> None:
 async def test_events_are_durable_before_delivery() -> None:
     log = ListLog()
     bus = EventBus(log=log)
-    durable: list[int] = []
-    bus.subscribe(lambda _: durable.append(len(log.rows)), name="reader")
+    row_counts: list[int] = []
+    bus.subscribe(lambda _: row_counts.append(len(log.rows)), name="reader")
 
     await bus.publish(make_event(), make_event())
     await bus.drain()
 
-    assert durable == [2, 2]
+    assert row_counts == [2, 2]
 
 
 async def test_unlogged_event_is_not_delivered() -> None:
@@ -253,7 +253,7 @@ async def test_publish_listener_gets_every_event() -> None:
 async def test_cancelled_subscription_leaves_no_task() -> None:
     bus = EventBus()
     gate = Gate()
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     subscription = bus.subscribe(gate, name="gate")
     bus.fan_out(make_event(), make_event())
     await asyncio.sleep(0)
@@ -264,7 +264,7 @@ async def test_cancelled_subscription_leaves_no_task() -> None:
     await asyncio.sleep(0)
 
     assert bus.subscriptions == ()
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     assert gate.received == []
 
 
@@ -272,10 +272,10 @@ async def test_subscription_may_cancel_itself_in_its_handler() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
 
-    async def cancel_itself(make_event: AgentEvent) -> None:
+    async def cancel_itself(event: AgentEvent) -> None:
         subscription.cancel()
         await asyncio.sleep(0)
-        received.append(make_event)
+        received.append(event)
 
     subscription = bus.subscribe(cancel_itself, name="once")
     bus.fan_out(make_event(node_id="1"), make_event(node_id="2"))
@@ -300,7 +300,7 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
 
 async def test_closed_bus_has_no_tasks_and_no_subscribers() -> None:
     bus = EventBus()
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     bus.subscribe(Gate(), name="gate")
     bus.fan_out(make_event())
     await asyncio.sleep(0)
@@ -308,7 +308,7 @@ async def test_closed_bus_has_no_tasks_and_no_subscribers() -> None:
     await bus.close()
     bus.fan_out(make_event())
 
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     with pytest.raises(RuntimeError, match="'late'"):
         bus.subscribe(Gate(), name="late")
 
@@ -335,17 +335,17 @@ def test_capacity_must_be_positive() -> None:
 
 
 class RecordingSubscriber:
-    """A subscriber with a given behaviour that records its events."""
+    """A subscriber that records its alerts, and is slow, raises errors or cancels itself."""
 
-    def __init__(self, temper: str) -> None:
-        self.temper = temper
+    def __init__(self, behaviour: str) -> None:
+        self.behaviour = behaviour
         self.received: list[str] = []
         self.subscription: Subscription | None = None
 
-    async def __call__(self, make_event: AgentEvent) -> None:
-        if make_event.type in ALERT_CLASS:
-            self.received.append(make_event.node_id)
-        match self.temper:
+    async def __call__(self, event: AgentEvent) -> None:
+        if event.type in ALERT_CLASS:
+            self.received.append(event.node_id)
+        match self.behaviour:
             case "slow":
                 for _ in range(3):
                     await asyncio.sleep(0)
@@ -374,15 +374,15 @@ class RecordingSubscriber:
 def test_every_alert_reaches_each_matching_subscriber_once_and_in_order(
     bees: list[tuple[str, str | None, int]], events: list[tuple[EventType, str, bool]]
 ) -> None:
-    """B58, B60, B61, B62: whatever other subscribers do, and however full a queue is."""
+    """B58, B60, B61, B62: other subscribers and full queues do not matter."""
 
     async def scenario() -> list[tuple[RecordingSubscriber, str | None]]:
         bus = EventBus(on_error=lambda _name, _error: None)
         listeners = []
-        for temper, graph, capacity in bees:
-            subscriber = RecordingSubscriber(temper)
+        for behaviour, graph, capacity in bees:
+            subscriber = RecordingSubscriber(behaviour)
             subscriber.subscription = bus.subscribe(
-                subscriber, name=temper, filter_graph=graph, capacity=capacity
+                subscriber, name=behaviour, filter_graph=graph, capacity=capacity
             )
             listeners.append((subscriber, graph))
         for number, (kind, graph_id, pause) in enumerate(events):
@@ -394,37 +394,39 @@ def test_every_alert_reaches_each_matching_subscriber_once_and_in_order(
         return listeners
 
     for subscriber, graph in asyncio.run(scenario()):
-        sent = [str(n) for n, (kind, to, _) in enumerate(events) if kind is TICKET and graph in (None, to)]
-        assert subscriber.received == (sent[:2] if subscriber.temper == "cancelling" else sent)
+        expected = [
+            str(n) for n, (kind, to, _) in enumerate(events) if kind is TICKET and graph in (None, to)
+        ]
+        assert subscriber.received == (expected[:2] if subscriber.behaviour == "cancelling" else expected)
 
 
 async def test_tickets_are_readable_after_a_million_deltas() -> None:
-    """B61: by a subscriber that was blocked, and by a waiter."""
+    """B61: a subscriber that was blocked and a waiter both receive their tickets."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=100)
-    flood = [make_event() for _ in range(1000)]
+    deltas = [make_event() for _ in range(1000)]
 
     with bus.expect(TICKET, filter_node="999") as expected:
         for number in range(1000):
-            bus.fan_out(make_event(TICKET, node_id=str(number)), *flood)
-        last = await expected
-    gate.opened.set()
+            bus.fan_out(make_event(TICKET, node_id=str(number)), *deltas)
+        last_ticket = await expected
+    gate.is_open.set()
     await bus.drain()
 
-    assert last.node_id == "999"
+    assert last_ticket.node_id == "999"
     assert [e.node_id for e in gate.received if e.type is TICKET] == [str(n) for n in range(1000)]
 
 
 async def test_event_keeps_its_graph_through_the_bus() -> None:
-    """B63: for subscribers, in the log and over the wire."""
+    """B63: subscribers, the log and the wire format have the graph."""
     log = ListLog()
     bus = EventBus(log=log)
     received: list[AgentEvent] = []
     bus.subscribe(received.append, name="reader")
-    sent = make_event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
+    event = make_event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
 
-    await bus.publish(sent)
+    await bus.publish(event)
     await bus.drain()
 
     assert [e.graph_id for e in (*received, *log.rows)] == ["worker_health_judge"] * 2
@@ -466,23 +468,23 @@ async def test_expectation_catches_event_before_await() -> None:
             make_event(TICKET, graph_id="g", node_id="b"), make_event(TICKET, graph_id="g", node_id="b")
         )
 
-        matched = await expected
+        event = await expected
 
-        assert (matched.graph_id, matched.node_id) == ("g", "b")
-        assert await expected.within(5) is matched
+        assert (event.graph_id, event.node_id) == ("g", "b")
+        assert await expected.within(5) is event
 
 
 async def test_awaited_event_is_durable() -> None:
     log = ListLog()
     bus = EventBus(log=log)
-    waiting = asyncio.ensure_future(bus.wait_for(TICKET, DELTA, timeout=None))
+    waiter = asyncio.ensure_future(bus.wait_for(TICKET, DELTA, timeout=None))
     await asyncio.sleep(0)
 
     await bus.publish(make_event(EventType.STEP_STARTED))
-    assert not waiting.done()
+    assert not waiter.done()
     await bus.publish(make_event(node_id="n"))
 
-    assert await waiting is log.rows[-1]
+    assert await waiter is log.rows[-1]
 
 
 async def test_wait_for_without_types_matches_any_event() -> None:
@@ -496,11 +498,11 @@ async def test_wait_for_without_types_matches_any_event() -> None:
 
 async def test_wait_for_times_out_and_names_the_event(fake_time: FakeTime) -> None:
     bus = EventBus()
-    waiting = asyncio.ensure_future(
+    waiter = asyncio.ensure_future(
         bus.wait_for(TICKET, filter_node="judge", timeout=30, sleep=fake_time.sleep)
     )
     await fake_time.advance(29)
-    assert not waiting.done()
+    assert not waiter.done()
 
     await fake_time.advance(1)
 
@@ -508,16 +510,16 @@ async def test_wait_for_times_out_and_names_the_event(fake_time: FakeTime) -> No
         TimeoutError,
         match=r"within 30 s: worker_escalation_ticket with node_id 'judge'$",
     ):
-        await waiting
+        await waiter
     assert bus._listeners == []
 
 
 async def test_expectation_survives_a_timeout(fake_time: FakeTime) -> None:
     bus = EventBus()
     with bus.expect(TICKET) as expected:
-        first = asyncio.ensure_future(expected.within(1, sleep=fake_time.sleep))
+        first_wait = asyncio.ensure_future(expected.within(1, sleep=fake_time.sleep))
         await fake_time.advance(1)
-        assert isinstance(first.exception(), TimeoutError)
+        assert isinstance(first_wait.exception(), TimeoutError)
 
         bus.fan_out(make_event(TICKET))
 
@@ -526,20 +528,20 @@ async def test_expectation_survives_a_timeout(fake_time: FakeTime) -> None:
 
 async def test_finished_expectation_is_unsubscribed() -> None:
     bus = EventBus()
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
 
     with bus.expect(TICKET) as expected:
         assert "done=False" in repr(expected)
     bus.fan_out(make_event(TICKET))
 
     assert bus._listeners == []
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     with pytest.raises(asyncio.CancelledError):
         await expected
 
 
 async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
-    """B60: as with handlers."""
+    """B60: an error of a condition is treated like an error of a handler."""
     bus = EventBus()
     received: list[AgentEvent] = []
 
@@ -559,45 +561,45 @@ async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
 async def test_condition_can_cancel_the_next_subscription() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
-    later: list[Subscription] = []
+    later_subscriptions: list[Subscription] = []
 
     def cancel_other(_: AgentEvent) -> bool:
-        later[0].cancel()
+        later_subscriptions[0].cancel()
         return True
 
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
     with bus.expect(TICKET, where=cancel_other):
-        later.append(bus.subscribe(received.append, name="later"))
+        later_subscriptions.append(bus.subscribe(received.append, name="later"))
         bus.fan_out(make_event(TICKET), make_event(TICKET))
 
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
     assert received == []
 
 
 async def test_closing_the_bus_fails_waiters() -> None:
     bus = EventBus()
-    waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=None))
+    waiter = asyncio.ensure_future(bus.wait_for(TICKET, timeout=None))
     await asyncio.sleep(0)
 
     await bus.close()
 
     with pytest.raises(RuntimeError, match="the bus was closed while waiting for worker_escalation_ticket"):
-        await waiting
+        await waiter
     with pytest.raises(RuntimeError, match="the bus is closed"):
         bus.expect(TICKET)
 
 
 async def test_cancelled_waiter_is_removed() -> None:
     bus = EventBus()
-    before = asyncio.all_tasks()
-    waiting = asyncio.ensure_future(bus.wait_for(TICKET, timeout=60))
+    tasks_before = asyncio.all_tasks()
+    waiter = asyncio.ensure_future(bus.wait_for(TICKET, timeout=60))
     await asyncio.sleep(0)
 
-    waiting.cancel()
-    await asyncio.wait([waiting])
+    waiter.cancel()
+    await asyncio.wait([waiter])
 
     assert bus._listeners == []
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
 
 
 # -- history --------------------------------------------------------------------------------------
@@ -615,7 +617,7 @@ async def test_history_comes_from_the_log() -> None:
     history = await bus.history(types=[TICKET], filter_graph="g", session_id="s", after="id", limit=5)
 
     assert history == log.rows
-    assert log.asked == [
+    assert log.queries == [
         {
             "types": [TICKET],
             "filter_graph": "g",

@@ -102,9 +102,9 @@ def test_missing_memory_key_is_named(expression: str, missing: str) -> None:
     ],
 )
 def test_invalid_condition_is_rejected_early(expression: str, problem: str) -> None:
-    with pytest.raises(ConditionError, match=problem) as refused:
+    with pytest.raises(ConditionError, match=problem) as error:
         check(expression)
-    assert not isinstance(refused.value, NotInMemoryError)
+    assert not isinstance(error.value, NotInMemoryError)
     with pytest.raises(ConditionError):
         evaluate(expression, MEMORY)
 
@@ -124,9 +124,9 @@ def test_invalid_condition_is_rejected_early(expression: str, problem: str) -> N
 def test_condition_error_contains_no_memory_values(expression: str, problem: str) -> None:
     check(expression)
 
-    with pytest.raises(ConditionError, match=problem) as failed:
+    with pytest.raises(ConditionError, match=problem) as error:
         evaluate(expression, {**MEMORY, "big": "x" * 600_000})
-    assert "sk-not-for-eyes" not in str(failed.value)
+    assert "sk-not-for-eyes" not in str(error.value)
 
 
 def test_evaluation_does_not_change_memory() -> None:
@@ -167,9 +167,9 @@ def test_equality_follows_python(memory: dict[str, Any], other: Any) -> None:
 
 
 def test_error_quotes_only_the_start_of_a_long_condition() -> None:
-    with pytest.raises(ConditionError) as refused:
+    with pytest.raises(ConditionError) as error:
         check("x" * 5000)
-    assert len(str(refused.value)) < 300
+    assert len(str(error.value)) < 300
 
 
 def test_allowed_calls_match_the_docs() -> None:

@@ -40,7 +40,7 @@ def answer_draft(call_id: str, text: str = "seen") -> Draft:
     return Draft(kind=EntryKind.TOOL, message=Message(role="tool", content=text, tool_call_id=call_id))
 
 
-def summarise(entries: Sequence[Entry]) -> str:
+def summarize(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} gone"
 
 
@@ -52,20 +52,20 @@ def list_parts(path: Path) -> list[str]:
     return sorted(part.name for part in (path / "parts").iterdir())
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run_coroutine(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
 def assert_well_formed(messages: Sequence[Message]) -> None:
-    waiting: list[str] = []
+    open_call_ids: list[str] = []
     for message in messages:
         if message.role == "tool":
-            assert message.tool_call_id in waiting
-            waiting.remove(message.tool_call_id)
+            assert message.tool_call_id in open_call_ids
+            open_call_ids.remove(message.tool_call_id)
         else:
-            assert not waiting
-            waiting = [call.id for call in message.tool_calls]
-    assert not waiting
+            assert not open_call_ids
+            open_call_ids = [call.id for call in message.tool_calls]
+    assert not open_call_ids
 
 
 async def test_conversation_round_trips_with_one_file_per_entry(tmp_path: Path) -> None:
@@ -76,10 +76,10 @@ async def test_conversation_round_trips_with_one_file_per_entry(tmp_path: Path) 
         user_draft("Größe ✓ \ud800", EntryKind.FEEDBACK),
     ]
 
-    added = await open_conversation(tmp_path).append(*drafts)
+    entries = await open_conversation(tmp_path).append(*drafts)
 
     reopened = open_conversation(tmp_path)
-    assert list(reopened.entries) == added
+    assert list(reopened.entries) == entries
     assert reopened.messages == [draft.message for draft in drafts]
     assert reopened.last_seq == 4
     assert list_parts(tmp_path) == [f"{n:010d}.json" for n in range(1, 5)]
@@ -90,11 +90,11 @@ async def test_entry_equals_its_stored_form(tmp_path: Path) -> None:
         kind=EntryKind.USER, message=user_draft("x").message, visit_id="v:1", data={"t": (1, {2: None})}
     )
 
-    [live] = await open_conversation(tmp_path).append(draft)
+    [entry] = await open_conversation(tmp_path).append(draft)
 
-    assert [live] == list(open_conversation(tmp_path).entries)
-    assert live.data == {"t": [1, {"2": None}]}
-    assert live.at == 1_000.0
+    assert [entry] == list(open_conversation(tmp_path).entries)
+    assert entry.data == {"t": [1, {"2": None}]}
+    assert entry.at == 1_000.0
 
 
 async def test_concurrent_entries_are_all_stored_in_one_order(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ async def test_concurrent_entries_are_all_stored_in_one_order(tmp_path: Path) ->
 
 async def test_entry_is_stored_despite_cancellation(tmp_path: Path) -> None:
     conversation = open_conversation(tmp_path)
-    writing = asyncio.ensure_future(conversation.append(user_draft("x")))
+    append_task = asyncio.ensure_future(conversation.append(user_draft("x")))
     await asyncio.sleep(0)
 
-    writing.cancel()
+    append_task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await writing
+        await append_task
 
     assert list_texts(conversation) == list_texts(open_conversation(tmp_path)) == ["x"]
 
@@ -182,19 +182,19 @@ async def test_unanswered_call_is_hidden_until_repaired(tmp_path: Path) -> None:
     await conversation.append(user_draft("go"), call_draft("1", "2"), answer_draft("1"))
     assert list_texts(conversation) == ["go"]
 
-    [repaired] = await conversation.repair("error: interrupted")
+    [entry] = await conversation.repair("error: interrupted")
 
     assert (
         list_texts(conversation)
         == list_texts(open_conversation(tmp_path))
         == ["go", "", "seen", "error: interrupted"]
     )
-    assert repaired.kind is EntryKind.TOOL
-    assert repaired.data["outcome"] == "error"
-    assert repaired.data["error_type"] == "interrupted"
-    assert repaired.data["tool"] == "look"
-    assert repaired.data["call_id"] == "2"
-    assert repaired.data["turn"] == "node:3"
+    assert entry.kind is EntryKind.TOOL
+    assert entry.data["outcome"] == "error"
+    assert entry.data["error_type"] == "interrupted"
+    assert entry.data["tool"] == "look"
+    assert entry.data["call_id"] == "2"
+    assert entry.data["turn"] == "node:3"
     assert await conversation.repair("again") == []
 
 
@@ -218,7 +218,7 @@ async def test_conversation_within_limits_is_not_compacted(tmp_path: Path) -> No
     conversation = open_conversation(tmp_path)
     await conversation.append(*(user_draft("x" * 40) for _ in range(4)))
 
-    assert await conversation.compact(max_tokens=56, keep_messages=4, summary=summarise) == 0
+    assert await conversation.compact(max_tokens=56, keep_messages=4, summary=summarize) == 0
     assert len(conversation.entries) == 4
 
 
@@ -227,7 +227,7 @@ async def test_compaction_replaces_oldest_entries_on_disk(tmp_path: Path) -> Non
     conversation = open_conversation(tmp_path)
     await conversation.append(*(user_draft(f"{n}" * 396) for n in range(10)))
 
-    removed = await conversation.compact(max_tokens=1000, summary=summarise)
+    removed = await conversation.compact(max_tokens=1000, summary=summarize)
 
     assert removed == 7
     assert (
@@ -245,7 +245,7 @@ async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
     conversation = open_conversation(tmp_path)
     for n in range(100):
         await conversation.append(user_draft(str(n)))
-        await conversation.compact(max_tokens=10_000, keep_messages=4, summary=summarise)
+        await conversation.compact(max_tokens=10_000, keep_messages=4, summary=summarize)
 
         assert len(conversation.messages) <= 4
         assert list_texts(conversation)[-1] == str(n)
@@ -255,17 +255,17 @@ async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
 
 async def test_second_summary_includes_the_first(tmp_path: Path) -> None:
     conversation = open_conversation(tmp_path)
-    summarised: list[list[str]] = []
+    summarized_texts: list[list[str]] = []
 
-    def list_texts_of(entries: Sequence[Entry]) -> str:
-        summarised.append([entry.message.content for entry in entries])
-        return f"summary {len(summarised)}"
+    def summarize_texts(entries: Sequence[Entry]) -> str:
+        summarized_texts.append([entry.message.content for entry in entries])
+        return f"summary {len(summarized_texts)}"
 
     for n in range(6):
         await conversation.append(user_draft(str(n)))
-        await conversation.compact(max_tokens=1000, keep_messages=3, summary=list_texts_of)
+        await conversation.compact(max_tokens=1000, keep_messages=3, summary=summarize_texts)
 
-    assert summarised == [["0", "1", "2"], ["summary 1", "3", "4"]]
+    assert summarized_texts == [["0", "1", "2"], ["summary 1", "3", "4"]]
     assert list_texts(conversation) == ["summary 2", "5"]
 
 
@@ -278,7 +278,7 @@ async def test_oversized_entry_is_clipped(tmp_path: Path) -> None:
         answer_draft("1", "x" * 9000),
     )
 
-    await conversation.compact(max_tokens=400, summary=summarise)
+    await conversation.compact(max_tokens=400, summary=summarize)
 
     assert estimated_tokens(conversation.messages) <= 400
     assert list_texts(conversation)[-1].startswith("xxx")
@@ -295,7 +295,7 @@ async def test_unanswered_calls_survive_compaction(tmp_path: Path) -> None:
         user_draft("y" * 100),
     )
 
-    await conversation.compact(max_tokens=100, summary=summarise)
+    await conversation.compact(max_tokens=100, summary=summarize)
     await conversation.append(answer_draft("2"))
 
     assert list_texts(conversation)[1:4] == ["", "seen", "seen"]
@@ -324,7 +324,7 @@ async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> Non
 def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], other_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        run(open_conversation(path).append(*(user_draft(str(n)) for n in range(1, 9))))
+        run_coroutine(open_conversation(path).append(*(user_draft(str(n)) for n in range(1, 9))))
         for seq, kind in broken.items():
             damage(path / "parts" / f"{seq:010d}.json", kind)
         if other_files:
@@ -335,18 +335,18 @@ def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], ot
         conversation = open_conversation(path)
 
         assert list_texts(conversation) == [str(n) for n in range(1, 9) if n not in broken]
-        existing = [seq for seq, kind in broken.items() if kind != "gone"]
-        assert len(conversation.skipped_files) == len(existing) + (4 if other_files else 0)
+        damaged_numbers = [seq for seq, kind in broken.items() if kind != "gone"]
+        assert len(conversation.skipped_files) == len(damaged_numbers) + (4 if other_files else 0)
         assert all(skipped.reason for skipped in conversation.skipped_files)
-        [added] = run(conversation.append(user_draft("new")))
+        [entry] = run_coroutine(conversation.append(user_draft("new")))
         assert list_texts(open_conversation(path))[-1] == "new"
-        assert added.seq > max([*(set(range(1, 9)) - set(broken)), *existing])
+        assert entry.seq > max([*(set(range(1, 9)) - set(broken)), *damaged_numbers])
 
 
 def test_entry_numbers_of_any_length_are_consecutive(tmp_path: Path) -> None:
     (tmp_path / "parts" / "9999999999.json").mkdir(parents=True)
 
-    run(open_conversation(tmp_path).append(user_draft("x")))
+    run_coroutine(open_conversation(tmp_path).append(user_draft("x")))
 
     assert list_texts(open_conversation(tmp_path)) == ["x"]
     assert open_conversation(tmp_path).last_seq == 10**10
@@ -366,7 +366,7 @@ async def test_full_disk_while_shortening_changes_nothing(
 ) -> None:
     conversation = open_conversation(tmp_path)
     await conversation.append(*(user_draft("x" * 100) for _ in range(9)))
-    before = conversation.entries
+    previous = conversation.entries
 
     def fail_full(_: int) -> None:
         raise OSError(errno.ENOSPC, "full")
@@ -374,15 +374,15 @@ async def test_full_disk_while_shortening_changes_nothing(
     with monkeypatch.context() as patched:
         patched.setattr("os.fsync", fail_full)
         with pytest.raises(OSError, match="full"):
-            await conversation.compact(max_tokens=100, summary=summarise)
+            await conversation.compact(max_tokens=100, summary=summarize)
 
-    assert conversation.entries == open_conversation(tmp_path).entries == before
+    assert conversation.entries == open_conversation(tmp_path).entries == previous
     assert len(list_parts(tmp_path)) == 9
 
 
 def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = open_conversation(tmp_path)
-    run(writer.append(*(user_draft(str(n)) for n in range(9))))
+    run_coroutine(writer.append(*(user_draft(str(n)) for n in range(9))))
     listings: list[list[str]] = []
     listdir = os.listdir
 
@@ -390,8 +390,8 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
         names = listdir(path)
         listings.append(names)
         if len(listings) == 1:
-            # After the reader listed the files, and before it reads them.
-            run(writer.compact(max_tokens=1000, keep_messages=4, summary=summarise))
+            # This is after the reader has listed the files, and before it reads them.
+            run_coroutine(writer.compact(max_tokens=1000, keep_messages=4, summary=summarize))
         return names
 
     with monkeypatch.context() as patched:
@@ -403,18 +403,18 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
 
 
 def test_token_estimate_is_a_quarter_of_the_characters_plus_four_per_message() -> None:
-    result = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
+    call_message = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 
     assert estimated_tokens([]) == 0
     assert estimated_tokens([Message(role="user", content="12345")]) == 6
-    assert estimated_tokens([result]) == 8
+    assert estimated_tokens([call_message]) == 8
 
 
-words = st.text(max_size=300)
+texts = st.text(max_size=300)
 
 
 class ConversationMachine(RuleBasedStateMachine):
-    """Append, repair, compact, clear and reopen in any order, with kills in between."""
+    """Append, repair, compact, clear and reopen a conversation in any order, with kills."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -426,36 +426,36 @@ class ConversationMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.path)
 
-    def _files(self) -> dict[Path, bytes]:
+    def _read_files(self) -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in self.path.rglob("*.json")}
 
-    def _killed_before_removing(self, before: dict[Path, bytes], data: st.DataObject) -> None:
-        removed = sorted(set(before) - set(self._files()))
+    def _undo_removals(self, previous: dict[Path, bytes], data: st.DataObject) -> None:
+        removed = sorted(set(previous) - set(self._read_files()))
         if removed:
             for path in data.draw(st.sets(st.sampled_from(removed))):
-                path.write_bytes(before[path])
+                path.write_bytes(previous[path])
 
     @rule(
         drafts=st.lists(
             st.one_of(
-                words.map(user_draft),
+                texts.map(user_draft),
                 st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda ids: call_draft(*ids)),
-                st.builds(answer_draft, st.sampled_from("abc"), words),
+                st.builds(answer_draft, st.sampled_from("abc"), texts),
             ),
             min_size=1,
             max_size=6,
         )
     )
     def append(self, drafts: list[Draft]) -> None:
-        added = run(self.conversation.append(*drafts))
+        entries = run_coroutine(self.conversation.append(*drafts))
 
-        assert [entry.seq for entry in added] == [self.last_seq + n for n in range(1, len(drafts) + 1)]
-        self.last_seq = added[-1].seq
+        assert [entry.seq for entry in entries] == [self.last_seq + n for n in range(1, len(drafts) + 1)]
+        self.last_seq = entries[-1].seq
         self.newest = drafts[-1].message if drafts[-1].kind is EntryKind.USER else None
 
     @rule()
     def repair(self) -> None:
-        self.last_seq += len(run(self.conversation.repair("interrupted")))
+        self.last_seq += len(run_coroutine(self.conversation.repair("interrupted")))
         self.newest = None
 
         entries = self.conversation.entries
@@ -465,54 +465,54 @@ class ConversationMachine(RuleBasedStateMachine):
     @rule(
         max_tokens=st.integers(200, 600),
         keep=st.none() | st.integers(2, 20),
-        summary=words,
-        killed=st.booleans(),
+        summary=texts,
+        is_killed=st.booleans(),
         data=st.data(),
     )
     def compact(
-        self, max_tokens: int, keep: int | None, summary: str, killed: bool, data: st.DataObject
+        self, max_tokens: int, keep: int | None, summary: str, is_killed: bool, data: st.DataObject
     ) -> None:
-        before = self._files()
-        count = len(self.conversation.entries)
+        previous = self._read_files()
+        entry_count = len(self.conversation.entries)
 
-        removed = run(
+        removed = run_coroutine(
             self.conversation.compact(max_tokens=max_tokens, keep_messages=keep, summary=lambda _: summary)
         )
 
-        assert len(self.conversation.entries) == count - removed + (removed > 0)
+        assert len(self.conversation.entries) == entry_count - removed + (removed > 0)
         assert estimated_tokens(self.conversation.messages) <= max_tokens
         if removed:
             assert self.conversation.entries[0].kind is EntryKind.SUMMARY
         if self.newest is not None:
             assert self.conversation.messages[-1].content[:10] == self.newest.content[:10]
-        if killed:
-            self._killed_before_removing(before, data)
-            self.reopen(same=False)
+        if is_killed:
+            self._undo_removals(previous, data)
+            self.reopen(is_unchanged=False)
 
-    @rule(killed=st.booleans(), data=st.data())
-    def clear(self, killed: bool, data: st.DataObject) -> None:
-        before = self._files()
+    @rule(is_killed=st.booleans(), data=st.data())
+    def clear(self, is_killed: bool, data: st.DataObject) -> None:
+        previous = self._read_files()
 
-        run(self.conversation.clear())
+        run_coroutine(self.conversation.clear())
 
         assert self.conversation.entries == ()
         self.newest = None
-        if killed:
-            self._killed_before_removing(before, data)
-            self.reopen(same=False)
+        if is_killed:
+            self._undo_removals(previous, data)
+            self.reopen(is_unchanged=False)
 
     @rule()
     def read(self) -> None:
         assert open_conversation(self.path).entries == self.conversation.entries
 
     @rule()
-    def reopen(self, same: bool = True) -> None:
-        before, self.conversation = self.conversation, open_conversation(self.path)
+    def reopen(self, is_unchanged: bool = True) -> None:
+        previous, self.conversation = self.conversation, open_conversation(self.path)
 
-        # After a kill, late answers to a removed call may reappear; they are never shown.
-        assert self.conversation.messages == before.messages
-        if same:
-            assert self.conversation.entries == before.entries
+        # After a kill, late answers to a removed call may reappear, but never among the messages.
+        assert self.conversation.messages == previous.messages
+        if is_unchanged:
+            assert self.conversation.entries == previous.entries
 
     @invariant()
     def sequence_numbers_are_unique_and_complete(self) -> None:

@@ -39,9 +39,9 @@ def test_missing_variables_are_named_once() -> None:
     environment = {"SET": "x", "EMPTY": "", "OPENAI_API_KEY": "k"}
     models = ["gemini/flash", "gpt-4o", "gemini/pro"]
 
-    absent = find_missing_credentials(["SET", "EMPTY", "ABSENT"], models, environment)
+    missing = find_missing_credentials(["SET", "EMPTY", "ABSENT"], models, environment)
 
-    assert absent == ["EMPTY", "ABSENT", "GEMINI_API_KEY or GOOGLE_API_KEY"]
+    assert missing == ["EMPTY", "ABSENT", "GEMINI_API_KEY or GOOGLE_API_KEY"]
 
 
 def test_either_of_two_variables_is_enough() -> None:
@@ -49,17 +49,19 @@ def test_either_of_two_variables_is_enough() -> None:
 
 
 def test_unresolved_reference_error_names_every_variable_and_no_value() -> None:
-    with pytest.raises(MissingCredentialError) as raised:
+    with pytest.raises(MissingCredentialError) as error:
         substitute_variables("${A} ${B} ${C} ${A}", {"B": "secret-value"}, required_by="Server 'x'")
 
-    assert "'x'" in str(raised.value)
-    assert "A, C" in str(raised.value)
-    assert raised.value.variables == ("A", "C")
+    assert "'x'" in str(error.value)
+    assert "A, C" in str(error.value)
+    assert error.value.variables == ("A", "C")
 
 
 @given(st.dictionaries(NAMES, st.text()), st.text(alphabet="ab $}\\1"))
 def test_substituted_values_are_literal(environment: dict[str, str], between: str) -> None:
     text = between + between.join(f"${{{name}}}" for name in environment)
-    known = {name: environment[name] for name in find_references(text)}
+    variables = {name: environment[name] for name in find_references(text)}
 
-    assert substitute_variables(text, known, required_by="x") == between + between.join(environment.values())
+    assert substitute_variables(text, variables, required_by="x") == between + between.join(
+        environment.values()
+    )

@@ -11,13 +11,13 @@ from queenright.runtime.nodes.cursor import GUARD_ROWS, NodeCursor
 from queenright.runtime.storage.entries import Draft, Entry, EntryKind
 
 
-def entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data: Any) -> Entry:
+def make_entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data: Any) -> Entry:
     return Entry.of(Draft(kind=kind, message=message, visit_id=visit, data=data), seq=seq, at=float(seq))
 
 
 def assistant_entry(seq: int, *calls: str, text: str = "", visit: str = "v", **data: Any) -> Entry:
     tool_calls = tuple(ToolCall(f"{seq}-{n}", name, "{}") for n, name in enumerate(calls))
-    return entry(
+    return make_entry(
         seq,
         EntryKind.ASSISTANT,
         Message(role="assistant", content=text, tool_calls=tool_calls),
@@ -27,7 +27,9 @@ def assistant_entry(seq: int, *calls: str, text: str = "", visit: str = "v", **d
 
 
 def tool_entry(seq: int, call: str, visit: str = "v", **data: Any) -> Entry:
-    return entry(seq, EntryKind.TOOL, Message(role="tool", content="x", tool_call_id=call), visit, **data)
+    return make_entry(
+        seq, EntryKind.TOOL, Message(role="tool", content="x", tool_call_id=call), visit, **data
+    )
 
 
 def wait_state(cursor: NodeCursor) -> tuple[str, str | None, int]:
@@ -35,13 +37,13 @@ def wait_state(cursor: NodeCursor) -> tuple[str, str | None, int]:
 
 
 def text_entry(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
-    return entry(seq, kind, Message(role="user", content=text), visit, **data)
+    return make_entry(seq, kind, Message(role="user", content=text), visit, **data)
 
 
 def fold_entries(*entries: Entry) -> NodeCursor:
     cursor = NodeCursor(visit_id="v")
-    for entry in entries:
-        cursor.fold(entry)
+    for make_entry in entries:
+        cursor.fold(make_entry)
     return cursor
 
 
@@ -50,7 +52,9 @@ def test_cursor_advances_from_input_to_verdict() -> None:
     assert cursor.awaiting == "model"
 
     cursor.fold(
-        assistant_entry(2, "look", "set_output", text="I look.", input_tokens=7, output_tokens=3, cost=0.5)
+        assistant_entry(
+            2, "look", "set_output", text="Looking it up.", input_tokens=7, output_tokens=3, cost=0.5
+        )
     )
     assert (cursor.awaiting, cursor.unanswered) == ("tools", ["2-0", "2-1"])
     cursor.fold(tool_entry(3, "2-1", outputs={"a": 1}))
@@ -166,8 +170,8 @@ def test_snapshot_plus_later_entries_equals_all_entries(entries: list[Entry], cu
     snapshot = json.loads(json.dumps(fold_entries(*entries[:cut]).model_dump()))
 
     resumed = NodeCursor.model_validate(snapshot)
-    for entry_ in entries:
-        if entry_.seq > resumed.seq:
-            resumed.fold(entry_)
+    for entry in entries:
+        if entry.seq > resumed.seq:
+            resumed.fold(entry)
 
     assert resumed == fold_entries(*entries)

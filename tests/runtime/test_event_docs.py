@@ -17,17 +17,17 @@ from tests.runtime.conftest import FakeTime, ScriptedModel, tool_call_reply
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
-def documented_keys() -> dict[EventType, tuple[set[str], set[str]]]:
-    """Return the required and the optional keys of ``data``, by event type."""
+def read_documented_keys() -> dict[EventType, tuple[set[str], set[str]]]:
+    """Return the required keys and all keys of ``data``, by event type."""
     rows: dict[EventType, tuple[set[str], set[str]]] = {}
     for line in PAGE.read_text("utf-8").partition("## Event stream")[0].splitlines():
         if not line.startswith("| `"):
             continue
         types, keys = line.strip("| ").split(" | ", 1)
         matches = re.findall(r"`(\w+)`(\??)", re.sub(r"\([^)]*\)", "", keys))
-        always = {key for key, optional in matches if not optional}
+        required_keys = {key for key, optional in matches if not optional}
         for name in re.findall(r"`(\w+)`", types):
-            rows[EventType(name)] = (always, {key for key, _ in matches})
+            rows[EventType(name)] = (required_keys, {key for key, _ in matches})
     return rows
 
 
@@ -91,7 +91,7 @@ async def test_every_event_of_a_graph_has_the_documented_keys(tmp_path: Path, fa
     await runtime.stop()
     await bus.drain()
 
-    rows = documented_keys()
+    rows = read_documented_keys()
     assert result.succeeded
     assert {event.type for event in events} >= {
         EventType.EXECUTION_STARTED,
@@ -106,10 +106,10 @@ async def test_every_event_of_a_graph_has_the_documented_keys(tmp_path: Path, fa
         EventType.EXECUTION_COMPLETED,
     }
     for event in events:
-        always, all_keys = rows[event.type]
-        assert always <= event.data.keys() <= all_keys, event
+        required_keys, all_keys = rows[event.type]
+        assert required_keys <= event.data.keys() <= all_keys, event
         assert (event.graph_id, event.stream_id, event.agent_id) == ("g", "g::start", "bee")
 
 
 def test_every_event_is_documented() -> None:
-    assert set(documented_keys()) == set(EventType)
+    assert set(read_documented_keys()) == set(EventType)

@@ -40,10 +40,10 @@ async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_tim
         Message(role="user", content="How is the hive?"),
     ]
     assert model.requests[1][-1] == Message(role="tool", content="looked at hive", tool_call_id="c0")
-    assert model.offered[0] == ["look", "set_output"]
+    assert model.offered_tools[0] == ["look", "set_output"]
     turn = ["llm_call_started", "llm_call_completed", "tool_call_started", "tool_call_completed"]
     step = ["step_started", *turn, "step_completed"]
-    assert bench.types() == ["node_loop_started", *step, *step, "node_loop_completed"]
+    assert bench.list_event_types() == ["node_loop_started", *step, *step, "node_loop_completed"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ async def test_invalid_call_is_explained_to_the_model(
 
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
     assert model.requests[1][-1].content.startswith(expected)
-    assert bench.data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
+    assert bench.list_event_data(EventType.TOOL_CALL_COMPLETED)[0]["outcome"] == "error"
 
 
 async def test_successful_final_tool_ends_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -116,7 +116,7 @@ async def test_failing_model_is_recorded_without_a_verdict(tmp_path: Path, fake_
     assert (result.outcome, result.error, result.outputs, result.turns) == ("no_answer", "overloaded", {}, 1)
     assert (result.error_type, result.verdicts) == ("ModelError", ())
     assert bench.conversation.messages[-1] == Message(role="user", content="(no answer: overloaded)")
-    assert bench.data(EventType.STEP_COMPLETED)[0]["error_type"] == "ModelError"
+    assert bench.list_event_data(EventType.STEP_COMPLETED)[0]["error_type"] == "ModelError"
 
 
 class BrokenProvider:
@@ -141,10 +141,10 @@ class NotAsync(BrokenProvider):
 
 
 def raise_error(error: BaseException) -> Callable[[], Any]:
-    def leave() -> Any:
+    def fail() -> Any:
         raise error
 
-    return leave
+    return fail
 
 
 def cancel_itself() -> ModelReply:
@@ -173,8 +173,8 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
 async def test_misbehaving_provider_fails_only_its_visit(
     model: BrokenProvider, expected: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    complaints: list[Any] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    loop_errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: loop_errors.append(context))
     bench = Bench(tmp_path, model, fake_time)
 
     result = await bench.run()
@@ -182,32 +182,32 @@ async def test_misbehaving_provider_fails_only_its_visit(
     await asyncio.sleep(0)
 
     assert (result.outcome, result.error_type, result.error) == ("no_answer", "ModelError", expected)
-    assert complaints == []
+    assert loop_errors == []
 
 
 async def test_visit_without_an_answer_can_be_resumed(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(tmp_path, ScriptedModel([RuntimeError("a bug")]), fake_time)
     assert (await bench.run()).error == "RuntimeError: a bug"
 
-    resumed = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
-    result = await resumed.run()
+    resumed_bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
+    result = await resumed_bench.run()
 
     assert (result.outcome, result.turns) == ("done", 1)
-    assert [kind for kind, _ in resumed.contents()] == ["input", "feedback", "assistant", "tool"]
+    assert [kind for kind, _ in resumed_bench.list_contents()] == ["input", "feedback", "assistant", "tool"]
 
 
 async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: a timeout is never a verdict, and leaves no task behind."""
     bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30, model_attempts=1)
     run = asyncio.create_task(bench.run())
-    others = asyncio.all_tasks() - {run}
+    other_tasks = asyncio.all_tasks() - {run}
 
     await fake_time.advance(29)
     assert not run.done()
     await fake_time.advance(1)
 
     assert "30 s" in str((await run).error)
-    assert asyncio.all_tasks() == others
+    assert asyncio.all_tasks() == other_tasks
 
 
 async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -217,31 +217,33 @@ async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fa
     run = asyncio.create_task(bench.run())
     await fake_time.advance(1)
 
-    assert bench.types() == ["node_loop_started", "step_started", "llm_call_started"]
+    assert bench.list_event_types() == ["node_loop_started", "step_started", "llm_call_started"]
     run.cancel()
     await asyncio.wait([run])
 
 
 async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
     """B18: the wait is reported, and at least as long as the provider requested."""
-    busy = TransientModelError("429", retry_after=20)
-    model = ScriptedModel([busy, TransientModelError("cut"), output_reply(verdict="ok")])
+    busy_error = TransientModelError("429", retry_after=20)
+    model = ScriptedModel([busy_error, TransientModelError("cut"), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(19)
-    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "backoff", "seconds": 20, "attempt": 1}]
+    assert bench.list_event_data(EventType.WORKER_WAITING) == [
+        {"reason": "backoff", "seconds": 20, "attempt": 1}
+    ]
     await fake_time.advance(20)
 
     assert (await run).outcome == "done"
-    waits = bench.data(EventType.WORKER_WAITING)
+    waits = bench.list_event_data(EventType.WORKER_WAITING)
     assert [(data["reason"], data.get("attempt")) for data in waits] == [
         ("backoff", 1),
         (None, None),
         ("backoff", 2),
         (None, None),
     ]
-    errors = [data.get("error_type") for data in bench.data(EventType.LLM_CALL_COMPLETED)]
+    errors = [data.get("error_type") for data in bench.list_event_data(EventType.LLM_CALL_COMPLETED)]
     assert errors == ["TransientModelError", "TransientModelError", None]
 
 
@@ -254,7 +256,7 @@ async def test_provider_failures_are_counted_and_limited(tmp_path: Path, fake_ti
 
     result = await run
     assert (result.outcome, result.error, result.error_type) == ("no_answer", "429", "TransientModelError")
-    assert len(bench.data(EventType.LLM_CALL_COMPLETED)) == 3
+    assert len(bench.list_event_data(EventType.LLM_CALL_COMPLETED)) == 3
     assert [row["type"] for row in bench.cursor.guard] == ["llm_call_completed"] * 3
 
 
@@ -276,24 +278,27 @@ async def test_text_is_streamed_as_it_arrives(tmp_path: Path, fake_time: FakeTim
     run.cancel()
     await asyncio.wait([run])
 
-    assert plain_bench.data(EventType.LLM_TEXT_DELTA) == [{"text": "All "}, {"text": "well."}]
-    assert streaming_bench.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
+    assert plain_bench.list_event_data(EventType.LLM_TEXT_DELTA) == [{"text": "All "}, {"text": "well."}]
+    assert streaming_bench.list_event_data(EventType.CLIENT_OUTPUT_DELTA) == [
+        {"text": "All "},
+        {"text": "well."},
+    ]
 
 
 async def test_text_without_deltas_is_emitted_as_one_piece(tmp_path: Path, fake_time: FakeTime) -> None:
-    whole = [ModelReply(text="All well.")]
-    plain_bench = Bench(tmp_path / "a", ScriptedModel(whole), fake_time, output_keys=())
+    replies = [ModelReply(text="All well.")]
+    plain_bench = Bench(tmp_path / "a", ScriptedModel(replies), fake_time, output_keys=())
     await plain_bench.run()
     streaming_bench = Bench(
-        tmp_path / "b", ScriptedModel(whole), fake_time, output_keys=(), client_facing=True
+        tmp_path / "b", ScriptedModel(replies), fake_time, output_keys=(), client_facing=True
     )
     run = asyncio.create_task(streaming_bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    assert plain_bench.data(EventType.LLM_TEXT_DELTA) == [{"text": "All well."}]
-    assert streaming_bench.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
+    assert plain_bench.list_event_data(EventType.LLM_TEXT_DELTA) == [{"text": "All well."}]
+    assert streaming_bench.list_event_data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
 
 
 async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -301,7 +306,7 @@ async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) ->
 
     await bench.run()
 
-    assert bench.data(EventType.LLM_TEXT_DELTA) == []
+    assert bench.list_event_data(EventType.LLM_TEXT_DELTA) == []
 
 
 async def test_text_answer_without_required_output_is_retried(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -352,23 +357,28 @@ async def test_endless_model_stops_at_max_turns(tmp_path: Path, fake_time: FakeT
 
 
 async def test_ended_visit_returns_its_stored_result(tmp_path: Path, fake_time: FakeTime) -> None:
-    first = await Bench(tmp_path, ScriptedModel([output_reply(verdict="fine")]), fake_time).run()
-    repeated = Bench(tmp_path, ScriptedModel(), fake_time)
+    first_result = await Bench(tmp_path, ScriptedModel([output_reply(verdict="fine")]), fake_time).run()
+    second_bench = Bench(tmp_path, ScriptedModel(), fake_time)
 
-    assert await repeated.run() == first
-    assert repeated.events == []
+    assert await second_bench.run() == first_result
+    assert second_bench.events == []
 
 
 async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
     await Bench(tmp_path, ScriptedModel([output_reply(verdict="one")]), fake_time).run("v1", "First.")
-    second = ScriptedModel([output_reply(verdict="two")])
-    result = await Bench(tmp_path, second, fake_time).run("v2", "Second.")
-    third = ScriptedModel([output_reply(verdict="three")])
-    await Bench(tmp_path, third, fake_time, fresh=True).run("v3", "Third.")
+    second_model = ScriptedModel([output_reply(verdict="two")])
+    result = await Bench(tmp_path, second_model, fake_time).run("v2", "Second.")
+    third_model = ScriptedModel([output_reply(verdict="three")])
+    await Bench(tmp_path, third_model, fake_time, fresh=True).run("v3", "Third.")
 
-    assert [m.content for m in second.requests[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
+    assert [m.content for m in second_model.requests[0][1:]] == [
+        "First.",
+        "",
+        '{"verdict": "one"}',
+        "Second.",
+    ]
     assert (result.outputs, result.turns, result.tool_calls) == ({"verdict": "two"}, 1, 1)
-    assert [m.content for m in third.requests[0][1:]] == ["Third."]
+    assert [m.content for m in third_model.requests[0][1:]] == ["Third."]
 
 
 async def test_long_conversation_is_shortened_and_keeps_the_task(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -390,9 +400,9 @@ async def test_calls_of_one_turn_run_concurrently(tmp_path: Path, fake_time: Fak
     """B31: parallel calls share their turn."""
     meeting = asyncio.Barrier(3)
 
-    async def meet(given: Place) -> str:
+    async def meet(arguments: Place) -> str:
         await meeting.wait()
-        return f"met at {given.place}"
+        return f"met at {arguments.place}"
 
     places = [("meet", f'{{"place": "{place}"}}') for place in "abc"]
     model = ScriptedModel([call_reply(*places), output_reply(verdict="ok")])
@@ -401,14 +411,14 @@ async def test_calls_of_one_turn_run_concurrently(tmp_path: Path, fake_time: Fak
     assert (await bench.run()).outcome == "done"
     answers = {m.tool_call_id: m.content for m in model.requests[1] if m.role == "tool"}
     assert answers == {"c0": "met at a", "c1": "met at b", "c2": "met at c"}
-    turns = [data["turn"] for data in bench.data(EventType.TOOL_CALL_COMPLETED)]
+    turns = [data["turn"] for data in bench.list_event_data(EventType.TOOL_CALL_COMPLETED)]
     assert turns == ["n:0", "n:0", "n:0", "n:1"]
 
 
 async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: FakeTime) -> None:
     first, second = call_reply(("look", '{"place": "a"}')), call_reply(("look", '{"place": "b"}'))
-    both = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
-    model = ScriptedModel([both, output_reply(verdict="ok")])
+    reply = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
+    model = ScriptedModel([reply, output_reply(verdict="ok")])
 
     await Bench(tmp_path, model, fake_time).run()
 
@@ -419,14 +429,14 @@ async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: Fa
 async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fake_time: FakeTime) -> None:
     """B21: observers know how long a call may be silent."""
 
-    async def dig(given: Place) -> str:
+    async def dig(arguments: Place) -> str:
         await asyncio.Event().wait()
         raise AssertionError
 
-    slow = Tool("dig", "Dig.", Place, dig, timeout_seconds=2400)
+    slow_tool = Tool("dig", "Dig.", Place, dig, timeout_seconds=2400)
     calls = call_reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'))
     model = ScriptedModel([calls, output_reply(verdict="ok")])
-    bench = Bench(tmp_path, model, fake_time, tools=[slow, LOOK_], tool_timeout_seconds=7)
+    bench = Bench(tmp_path, model, fake_time, tools=[slow_tool, LOOK_TOOL], tool_timeout_seconds=7)
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(2399)
@@ -434,10 +444,16 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
     await fake_time.advance(1)
 
     assert (await run).outcome == "done"
-    started = {data["tool"]: data.get("timeout") for data in bench.data(EventType.TOOL_CALL_STARTED)}
-    assert started == {"dig": 2400, "look": 7, "set_output": None}
-    [ended] = [d for d in bench.data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
-    assert (ended["outcome"], ended["error_type"], ended["duration"]) == ("timeout", "TimeoutError", 2400)
+    timeouts = {
+        data["tool"]: data.get("timeout") for data in bench.list_event_data(EventType.TOOL_CALL_STARTED)
+    }
+    assert timeouts == {"dig": 2400, "look": 7, "set_output": None}
+    [completion] = [d for d in bench.list_event_data(EventType.TOOL_CALL_COMPLETED) if d["tool"] == "dig"]
+    assert (completion["outcome"], completion["error_type"], completion["duration"]) == (
+        "timeout",
+        "TimeoutError",
+        2400,
+    )
     [text] = [m.content for m in model.requests[1] if m.tool_call_id == "c0"]
     assert text.startswith("error: dig: ")
     assert "2400 s" in text
@@ -462,7 +478,7 @@ async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, f
     await fake_time.advance(901)
     await run
 
-    step = bench.types().index("step_completed")
+    step = bench.list_event_types().index("step_completed")
     ends = [e.time for e in bench.events[:step] if e.type is EventType.TOOL_CALL_COMPLETED]
     assert [end - 1_000_000 for end in ends] == [60 * n for n in range(1, 16)]
 
@@ -478,7 +494,7 @@ async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, f
         raise AssertionError
 
     calls = call_reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'), ("dig", '{"place": "c"}'))
-    tools = [Tool("dig", "Dig.", Place, dig), LOOK_]
+    tools = [Tool("dig", "Dig.", Place, dig), LOOK_TOOL]
     bench = Bench(tmp_path, ScriptedModel([calls]), fake_time, tools=tools)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
@@ -504,8 +520,8 @@ async def test_cancelled_step_is_not_an_error(tmp_path: Path, fake_time: FakeTim
     run.cancel()
     await asyncio.wait([run])
 
-    [step] = bench.data(EventType.STEP_COMPLETED)
-    [call] = bench.data(EventType.LLM_CALL_COMPLETED)
+    [step] = bench.list_event_data(EventType.STEP_COMPLETED)
+    [call] = bench.list_event_data(EventType.LLM_CALL_COMPLETED)
     assert "error_type" not in step | call
     assert "verdict" not in step
 
@@ -545,7 +561,7 @@ async def test_judge_can_escalate(tmp_path: Path, fake_time: FakeTime) -> None:
     result = await bench.run()
 
     assert (result.outcome, result.error, result.verdicts) == ("escalated", "beyond it", ("ESCALATE",))
-    assert bench.data(EventType.STEP_COMPLETED)[0]["verdict"] == "ESCALATE"
+    assert bench.list_event_data(EventType.STEP_COMPLETED)[0]["verdict"] == "ESCALATE"
 
 
 async def test_continue_verdict_adds_feedback(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -598,7 +614,7 @@ async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) 
     bench = Bench(tmp_path, model, fake_time, guard=CountingGuard())
 
     assert (await bench.run()).outcome == "done"
-    feedback = [text for kind, text in bench.contents() if kind == "feedback"]
+    feedback = [text for kind, text in bench.list_contents() if kind == "feedback"]
     assert feedback == ["You may be going in circles: 2 calls. Try something else."]
     assert model.requests[2][-1].content == feedback[0]
 
@@ -612,7 +628,7 @@ async def test_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> 
 
     assert (result.outcome, result.error, result.error_type) == ("escalated", "3 calls", "doom_loop")
     assert result.verdicts == ("CONTINUE", "CONTINUE", "ESCALATE")
-    assert bench.data(EventType.STEP_COMPLETED)[-1]["verdict"] == "ESCALATE"
+    assert bench.list_event_data(EventType.STEP_COMPLETED)[-1]["verdict"] == "ESCALATE"
     order = ["llm_call_completed", "tool_call_completed", "step_completed"]
     assert [event.type.value for event in guard.events] == order * 3
     assert all(event.node_id == "n" and event.agent_id == "bee" for event in guard.events)
@@ -639,7 +655,7 @@ async def test_paused_visit_calls_no_model_and_continues_with_a_note(
     assert requests == 3
     assert (result.outcome, result.turns) == ("done", 5)
     assert model.requests[3][-1].content == "REMINDER"
-    assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
+    assert bench.list_event_data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
 
 
 async def test_paused_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -773,14 +789,14 @@ async def test_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) 
     await fake_time.advance(3 * 3600)
 
     assert (bench.node.is_waiting_for_user, bench.node.question) == (True, "Which hive?")
-    assert bench.data(EventType.CLIENT_INPUT_REQUESTED) == [{"question": "Which hive?"}]
-    assert bench.types()[-2:] == ["client_input_requested", "worker_waiting"]
-    assert bench.data(EventType.WORKER_WAITING) == [{"reason": "user_input"}]
+    assert bench.list_event_data(EventType.CLIENT_INPUT_REQUESTED) == [{"question": "Which hive?"}]
+    assert bench.list_event_types()[-2:] == ["client_input_requested", "worker_waiting"]
+    assert bench.list_event_data(EventType.WORKER_WAITING) == [{"reason": "user_input"}]
     await bench.node.inject("The left one.")
     result = await run
     assert (result.outcome, result.verdicts) == ("done", ("CONTINUE", "ACCEPT"))
-    assert bench.data(EventType.WORKER_WAITING)[-1] == {"reason": None}
-    assert "client_input_received" in bench.types()
+    assert bench.list_event_data(EventType.WORKER_WAITING)[-1] == {"reason": None}
+    assert "client_input_received" in bench.list_event_types()
     assert model.requests[1][-2:] == [
         Message(role="tool", content="asked", tool_call_id="c0"),
         Message(role="user", content="The left one."),
@@ -854,7 +870,7 @@ async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_t
     resumed = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
     await resumed.run()
 
-    assert [text for kind, text in resumed.contents() if kind == "user"] == ["hello"]
+    assert [text for kind, text in resumed.list_contents() if kind == "user"] == ["hello"]
     assert resumed.cursor.user_interaction_count == 1
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["torn.json"]
 
@@ -882,7 +898,7 @@ async def test_note_with_an_invalid_expiry_time_does_not_expire(tmp_path: Path, 
 
     await bench.run()
 
-    assert ("feedback", "REMINDER") in bench.contents()
+    assert ("feedback", "REMINDER") in bench.list_contents()
 
 
 class Hanging(ScriptedModel):
@@ -908,4 +924,4 @@ def look(given: Place) -> str:
     return f"looked at {given.place}"
 
 
-LOOK_ = Tool("look", "Look at a place.", Place, look)
+LOOK_TOOL = Tool("look", "Look at a place.", Place, look)

@@ -124,7 +124,7 @@ def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_file_is_complete_after_a_kill_at_any_line(tmp_path: Path) -> None:
     copies = tmp_path / "copies"
-    with start_writer("die_at_every_line", tmp_path / "folder", copies) as process:
+    with start_writer("kill_at_every_line", tmp_path / "folder", copies) as process:
         assert process.wait() == 0
 
     found = []
@@ -260,7 +260,7 @@ def test_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
 
 
 def test_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
-    with start_writer("hold_with_a_child", tmp_path / "lock") as process:
+    with start_writer("hold_with_child", tmp_path / "lock") as process:
         child = int(read_line(process))
 
         process.send_signal(signal.SIGKILL)

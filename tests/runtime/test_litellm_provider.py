@@ -311,14 +311,16 @@ def test_any_retry_after_value_is_parsed_safely(value: str) -> None:
 @pytest.mark.parametrize(
     "cut",
     [
-        pytest.param(Stream(events=HELLO.events()[:3], torn=True), id="torn"),
-        pytest.param(Stream(events=HELLO.events()[:3]), id="ended"),
-        pytest.param(Stream(events=CALLS.events()[:5]), id="in a tool call"),
+        pytest.param(Stream(events=HELLO.build_events()[:3], is_torn=True), id="torn"),
+        pytest.param(Stream(events=HELLO.build_events()[:3]), id="ended"),
+        pytest.param(Stream(events=CALLS.build_events()[:5]), id="in a tool call"),
         pytest.param(Stream(), id="before it began"),
-        pytest.param(Stream(torn=True, head=False), id="torn before it began"),
-        pytest.param(Stream(events=[*HELLO.events()[:3], b"data: {no json\n\n"]), id="garbage"),
+        pytest.param(Stream(is_torn=True, head=False), id="torn before it began"),
+        pytest.param(Stream(events=[*HELLO.build_events()[:3], b"data: {no json\n\n"]), id="garbage"),
         pytest.param(
-            Stream(events=[*HELLO.events()[:3], event({"error": {"message": "overloaded", "code": 503}})]),
+            Stream(
+                events=[*HELLO.build_events()[:3], event({"error": {"message": "overloaded", "code": 503}})]
+            ),
             id="error",
         ),
     ],
@@ -347,40 +349,40 @@ async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) 
 async def test_caller_timeout_closes_the_connection(
     serve_openai: Any, fake_time: FakeTime, head: bool
 ) -> None:
-    async with serve_openai(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+    async with serve_openai(Stream(events=HELLO.build_events()[:2], is_held=True, head=head)) as server:
         task = asyncio.ensure_future(
             within(60, make_provider().complete(CONVERSATION, TOOLS), fake_time.sleep)
         )
-        await is_reached(server.held)
+        await is_reached(server.reply_held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
             await task
-        await is_reached(server.gone)
+        await is_reached(server.client_disconnected)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_cancelled_request_closes_the_connection(serve_openai: Any, head: bool) -> None:
-    async with serve_openai(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+    async with serve_openai(Stream(events=HELLO.build_events()[:2], is_held=True, head=head)) as server:
         task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
-        await is_reached(server.held)
+        await is_reached(server.reply_held)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await is_reached(server.gone)
+        await is_reached(server.client_disconnected)
 
 
 async def test_held_reply_continues_after_release(serve_openai: Any) -> None:
-    events = HELLO.events()
-    async with serve_openai(Stream(events=events[:2], held=True, then=events[2:])) as server:
+    events = HELLO.build_events()
+    async with serve_openai(Stream(events=events[:2], is_held=True, then=events[2:])) as server:
         task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
-        await is_reached(server.held)
-        server.released.set()
+        await is_reached(server.reply_held)
+        server.reply_released.set()
 
         assert (await task).text == "Hello bees"
 
 
 async def test_provider_timeout_is_transient(serve_openai: Any) -> None:
-    async with serve_openai(Stream(events=HELLO.events()[:2], held=True)):
+    async with serve_openai(Stream(events=HELLO.build_events()[:2], is_held=True)):
         with pytest.raises(TransientModelError, match=r"(?i)time"):
             await make_provider(timeout_seconds=0.05).complete(CONVERSATION, TOOLS)
 
@@ -729,7 +731,7 @@ async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPat
 
 
 async def test_openai_gets_no_markers_and_reports_cached_tokens(serve_openai: Any) -> None:
-    *events, usage = HELLO.events()
+    *events, usage = HELLO.build_events()
     chunk = json.loads(usage.removeprefix(b"data: "))
     chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
     async with serve_openai(Stream(events=[*events, event(chunk)])) as server:

@@ -88,7 +88,7 @@ async def test_llm_judge_gets_criteria_and_quoted_work() -> None:
         "conversation": [{"role": "assistant", "content": result.content}],
         "outputs": {"verdict": "9"},
     }
-    assert model.offered == [["verdict"]]
+    assert model.offered_tools == [["verdict"]]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ class Provider(OpenAIServer):
                 case (str(), 2) if model == JUDGE:
                     return CachedAnswer(text=["All seems well."], usage=USAGE[model], model=model)
                 case (str(), 1) if model == QUEEN:
-                    return Stream(head=False, held=True)
+                    return Stream(head=False, is_held=True)
         result = _build_dismissal(messages, tools) or await RulesModel().complete(messages, tools)
         calls = [(call.id, call.name, call.arguments) for call in result.tool_calls]
         return CachedAnswer(
