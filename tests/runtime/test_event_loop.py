@@ -198,7 +198,7 @@ async def test_visit_without_an_answer_can_be_resumed(tmp_path: Path, fake_time:
 
 async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: a timeout is never a verdict, and leaves no task behind."""
-    bench = Bench(tmp_path, Hanging(), fake_time, model_timeout_seconds=30, model_attempts=1)
+    bench = Bench(tmp_path, HangingModel(), fake_time, model_timeout_seconds=30, model_attempts=1)
     run = asyncio.create_task(bench.run())
     other_tasks = asyncio.all_tasks() - {run}
 
@@ -212,7 +212,7 @@ async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> N
 
 async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fake_time: FakeTime) -> None:
     """B19: a hang in the first step is visible, because its start was published."""
-    bench = Bench(tmp_path, Hanging(), fake_time)
+    bench = Bench(tmp_path, HangingModel(), fake_time)
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(1)
@@ -460,13 +460,13 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B20: fifteen calls of one minute each are not a stall."""
+    """B20: fifteen calls that end one minute apart are not a stall."""
 
     class Numbered(BaseModel):
         number: int
 
-    async def wait(given: Numbered) -> str:
-        await fake_time.sleep(60 * given.number)
+    async def wait(arguments: Numbered) -> str:
+        await fake_time.sleep(60 * arguments.number)
         return "done"
 
     calls = [("wait", f'{{"number": {n}}}') for n in range(1, 16)]
@@ -484,13 +484,13 @@ async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, f
 
 
 async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, fake_time: FakeTime) -> None:
-    ended: list[str] = []
+    ended_places: list[str] = []
 
-    async def dig(given: Place) -> str:
+    async def dig(arguments: Place) -> str:
         try:
             await asyncio.Event().wait()
         finally:
-            ended.append(given.place)
+            ended_places.append(arguments.place)
         raise AssertionError
 
     calls = call_reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'), ("dig", '{"place": "c"}'))
@@ -502,11 +502,11 @@ async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, f
     await asyncio.wait([run])
 
     assert run.cancelled()
-    assert ended == ["a", "c"]
+    assert ended_places == ["a", "c"]
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
     model = ScriptedModel([output_reply(verdict="ok")])
-    resumed = Bench(tmp_path, model, fake_time, tools=tools)
-    assert (await resumed.run()).outcome == "done"
+    resumed_bench = Bench(tmp_path, model, fake_time, tools=tools)
+    assert (await resumed_bench.run()).outcome == "done"
     answers = {m.tool_call_id: m.content for m in model.requests[0] if m.role == "tool"}
     assert answers["c1"] == "looked at b"
     assert answers["c0"] == answers["c2"] != ""
@@ -514,7 +514,7 @@ async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, f
 
 
 async def test_cancelled_step_is_not_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, Hanging(), fake_time)
+    bench = Bench(tmp_path, HangingModel(), fake_time)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
@@ -530,10 +530,10 @@ async def test_cancelled_step_is_not_an_error(tmp_path: Path, fake_time: FakeTim
 
 
 async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeTime) -> None:
-    seen: list[Turn] = []
+    turns: list[Turn] = []
 
     def judge(turn: Turn) -> Judgement:
-        seen.append(turn)
+        turns.append(turn)
         if turn.outputs["verdict"] == "draft":
             return Judgement(Verdict.RETRY, "Say more.")
         return Judgement(Verdict.ACCEPT)
@@ -551,7 +551,7 @@ async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeT
 
     assert (result.outputs, result.verdicts) == ({"verdict": "better"}, ("RETRY", "CONTINUE", "ACCEPT"))
     assert model.requests[1][-1] == Message(role="user", content="Say more.")
-    assert [turn.iteration for turn in seen] == [1, 3]
+    assert [turn.iteration for turn in turns] == [1, 3]
 
 
 async def test_judge_can_escalate(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -580,15 +580,15 @@ async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake
 
     bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="x")]), fake_time, judge=FunctionJudge(judge))
     result = await bench.run()
-    retried = await Bench(tmp_path, ScriptedModel(), fake_time).run()
+    second_result = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
     assert (result.outcome, result.error_type) == ("failed", "JudgeFailedError")
     assert "ZeroDivisionError: oops" in str(result.error)
-    assert (retried.outcome, retried.turns, retried.verdicts) == ("done", 1, ("ACCEPT",))
+    assert (second_result.outcome, second_result.turns, second_result.verdicts) == ("done", 1, ("ACCEPT",))
 
 
 class CountingGuard:
-    """A guard that counts tool calls: it warns from two on, and stops from ``limit`` on."""
+    """A guard that warns from the second tool call on, and stops from call ``limit`` on."""
 
     def __init__(self, limit: int = 99, *, hold_seconds: float = 0) -> None:
         self.limit = limit
@@ -599,8 +599,10 @@ class CountingGuard:
         self.events.append(event)
         calls = sum(1 for e in self.events if e.type is EventType.TOOL_CALL_COMPLETED)
         if event.type is EventType.TOOL_CALL_COMPLETED and calls >= 2:
-            stop = calls >= self.limit
-            return GuardFinding("doom_loop", f"{calls} calls", stop=stop, hold_seconds=self.hold_seconds)
+            should_stop = calls >= self.limit
+            return GuardFinding(
+                "doom_loop", f"{calls} calls", stop=should_stop, hold_seconds=self.hold_seconds
+            )
         return None
 
     def reset(self) -> None:
@@ -634,25 +636,25 @@ async def test_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> 
     assert all(event.node_id == "n" and event.agent_id == "bee" for event in guard.events)
 
 
-def look_replies(times: int) -> list[ModelReply]:
+def make_look_replies(times: int) -> list[ModelReply]:
     return [call_reply(("look", '{"place": "hive"}')) for _ in range(times)]
 
 
 async def test_paused_visit_calls_no_model_and_continues_with_a_note(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B33: after the note it continues with its counters reset and all its tries."""
-    model = ScriptedModel([*look_replies(4), output_reply(verdict="ok")])
+    """B33: after the note, the counters of the visit start again."""
+    model = ScriptedModel([*make_look_replies(4), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, guard=CountingGuard(limit=3, hold_seconds=600))
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    requests = len(model.requests)
+    request_count = len(model.requests)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
     await bench.node.send_note(note)
     result = await run
 
-    assert requests == 3
+    assert request_count == 3
     assert (result.outcome, result.turns) == ("done", 5)
     assert model.requests[3][-1].content == "REMINDER"
     assert bench.list_event_data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
@@ -660,23 +662,29 @@ async def test_paused_visit_calls_no_model_and_continues_with_a_note(
 
 async def test_paused_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
     bench = Bench(
-        tmp_path, ScriptedModel(look_replies(9)), fake_time, guard=CountingGuard(limit=3, hold_seconds=600)
+        tmp_path,
+        ScriptedModel(make_look_replies(9)),
+        fake_time,
+        guard=CountingGuard(limit=3, hold_seconds=600),
     )
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    paused = not run.done()
+    was_paused = not run.done()
     await fake_time.advance(2)
     result = await run
 
-    assert paused
+    assert was_paused
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
 
 
 async def test_paused_visit_is_paused_again_after_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
     """B33: the guard gets the events from before the kill."""
     bench = Bench(
-        tmp_path, ScriptedModel(look_replies(3)), fake_time, guard=CountingGuard(limit=3, hold_seconds=600)
+        tmp_path,
+        ScriptedModel(make_look_replies(3)),
+        fake_time,
+        guard=CountingGuard(limit=3, hold_seconds=600),
     )
     run = asyncio.create_task(bench.run())
     await fake_time.advance(10)
@@ -684,14 +692,14 @@ async def test_paused_visit_is_paused_again_after_a_kill(tmp_path: Path, fake_ti
     await asyncio.wait([run])
 
     model = ScriptedModel([output_reply(verdict="ok")])
-    resumed = Bench(tmp_path, model, fake_time, guard=CountingGuard(limit=3, hold_seconds=600))
-    second = asyncio.create_task(resumed.run())
+    resumed_bench = Bench(tmp_path, model, fake_time, guard=CountingGuard(limit=3, hold_seconds=600))
+    second_run = asyncio.create_task(resumed_bench.run())
     await fake_time.advance(599)
-    requests = len(model.requests)
-    await resumed.node.inject("Stop looking.")
-    result = await second
+    request_count = len(model.requests)
+    await resumed_bench.node.inject("Stop looking.")
+    result = await second_run
 
-    assert requests == 0
+    assert request_count == 0
     assert result.outcome == "done"
 
 
@@ -717,7 +725,7 @@ async def test_retry_limit_does_not_end_a_visit_that_the_guard_pauses(
     tmp_path: Path, fake_time: FakeTime, hold_seconds: float, outcome: str, turns: int
 ) -> None:
     """
-    The judge sees ten, fifteen and twenty bad steps; the retry limit applies if the guard does not pause.
+    The guard pauses after many bad steps. Only if it does not pause does the retry limit apply.
     """
     model = ScriptedModel([*(ModelReply(text="Well!") for _ in range(9)), output_reply(verdict="ok")])
     guard = CountingGuard(hold_seconds=hold_seconds)
@@ -739,28 +747,30 @@ async def test_user_input_is_shown_to_the_guard(tmp_path: Path, fake_time: FakeT
 
 
 async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B33: after a kill between the second call and the third, the third still stops the visit."""
+    """B33: after a kill between the second and the third call, the third call still stops the visit."""
     calls = [call_reply(("look", '{"place": "hive"}')) for _ in range(2)]
-    first = CountingGuard(limit=3)
-    bench = Bench(tmp_path, HangsAtEnd(calls), fake_time, guard=first)
+    first_guard = CountingGuard(limit=3)
+    bench = Bench(tmp_path, HangingAtEndModel(calls), fake_time, guard=first_guard)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    second = CountingGuard(limit=3)
-    resumed = Bench(tmp_path, ScriptedModel([calls[0]]), fake_time, guard=second)
-    result = await resumed.run()
+    second_guard = CountingGuard(limit=3)
+    resumed_bench = Bench(tmp_path, ScriptedModel([calls[0]]), fake_time, guard=second_guard)
+    result = await resumed_bench.run()
 
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
-    event_facts = [(e.type, e.time, dict(e.data)) for e in second.events]
-    assert event_facts[: len(first.events)] == [(e.type, e.time, dict(e.data)) for e in first.events]
+    guard_events = [(e.type, e.time, dict(e.data)) for e in second_guard.events]
+    assert guard_events[: len(first_guard.events)] == [
+        (e.type, e.time, dict(e.data)) for e in first_guard.events
+    ]
 
 
 async def test_failing_guard_is_ignored(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class BrokenProvider:
+    class BrokenGuard:
         hold_seconds = 0.0
 
         def observe(self, event: AgentEvent) -> GuardFinding | None:
@@ -769,7 +779,7 @@ async def test_failing_guard_is_ignored(
         def reset(self) -> None:
             pass
 
-    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time, guard=BrokenProvider())
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time, guard=BrokenGuard())
 
     assert (await bench.run()).outcome == "done"
     assert "guard of node n" in caplog.text
@@ -817,10 +827,10 @@ async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, f
 
 
 async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
-    """The node continues, although its outputs were complete."""
+    """The node continues, although its outputs are complete."""
     bench: Bench
 
-    class Interrupted(ScriptedModel):
+    class InterruptedModel(ScriptedModel):
         async def complete(
             self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
         ) -> ModelReply:
@@ -828,7 +838,7 @@ async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_t
                 await bench.node.inject("Wait, the other one!")
             return await super().complete(messages, tools, on_text)
 
-    model = Interrupted(
+    model = InterruptedModel(
         [ModelReply(text="Which?"), output_reply(verdict="left"), output_reply(verdict="right")]
     )
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
@@ -856,22 +866,22 @@ async def test_input_during_a_turn_is_read_at_the_next(tmp_path: Path, fake_time
 
 
 async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, HangsAtEnd([]), fake_time)
+    bench = Bench(tmp_path, HangingAtEndModel([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()
-    result = file.read_bytes()
+    content = file.read_bytes()
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    file.write_bytes(result)
+    file.write_bytes(content)
     (tmp_path / "inbox" / "torn.json").write_text('{"content": ')
-    resumed = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
-    await resumed.run()
+    resumed_bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
+    await resumed_bench.run()
 
-    assert [text for kind, text in resumed.list_contents() if kind == "user"] == ["hello"]
-    assert resumed.cursor.user_interaction_count == 1
+    assert [text for kind, text in resumed_bench.list_contents() if kind == "user"] == ["hello"]
+    assert resumed_bench.cursor.user_interaction_count == 1
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["torn.json"]
 
 
@@ -901,16 +911,16 @@ async def test_note_with_an_invalid_expiry_time_does_not_expire(tmp_path: Path, 
     assert ("feedback", "REMINDER") in bench.list_contents()
 
 
-class Hanging(ScriptedModel):
-    """Never answers."""
+class HangingModel(ScriptedModel):
+    """A model that never answers."""
 
     async def complete(self, *_: Any) -> ModelReply:
         await asyncio.Event().wait()
         raise AssertionError
 
 
-class HangsAtEnd(ScriptedModel):
-    """Gives its replies, then hangs."""
+class HangingAtEndModel(ScriptedModel):
+    """A model that gives its replies and then hangs."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -920,8 +930,8 @@ class HangsAtEnd(ScriptedModel):
         return await super().complete(messages, tools, on_text)
 
 
-def look(given: Place) -> str:
-    return f"looked at {given.place}"
+def look(arguments: Place) -> str:
+    return f"looked at {arguments.place}"
 
 
 LOOK_TOOL = Tool("look", "Look at a place.", Place, look)

@@ -60,7 +60,7 @@ json_values = st.recursive(
     | st.booleans()
     | st.integers()
     | st.floats(allow_nan=False, allow_infinity=False)
-    # Including lone surrogates, which models write.
+    # This includes lone surrogates, which models write.
     | st.text(st.characters(codec=None), max_size=20),
     lambda values: st.lists(values, max_size=4) | st.dictionaries(st.text(max_size=5), values, max_size=4),
     max_leaves=20,
@@ -89,11 +89,11 @@ def test_invalid_json_file_is_named_with_the_reason(tmp_path: Path, kind: str) -
     write_json(path, {"a": 1})
     damage(path, kind)
 
-    with pytest.raises(UnusableFileError) as caught:
+    with pytest.raises(UnusableFileError) as error:
         read_json(path)
 
-    assert str(path) in str(caught.value)
-    assert caught.value.reason
+    assert str(path) in str(error.value)
+    assert error.value.reason
 
 
 def test_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: Path) -> None:
@@ -106,15 +106,15 @@ def test_file_in_place_of_a_folder_above_is_unusable_and_not_missing(tmp_path: P
 def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     write_files({first: b"old", second: b"old"})
-    synced: list[int] = []
+    synced_files: list[int] = []
 
-    def full(file: int) -> None:
-        synced.append(file)
-        if len(synced) == 2:
+    def fail_second_sync(file: int) -> None:
+        synced_files.append(file)
+        if len(synced_files) == 2:
             raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", full)
+        patched.setattr(os, "fsync", fail_second_sync)
         with pytest.raises(OSError, match="full"):
             write_files({first: b"new", second: b"new"})
 
@@ -127,15 +127,15 @@ def test_file_is_complete_after_a_kill_at_any_line(tmp_path: Path) -> None:
     with start_writer("kill_at_every_line", tmp_path / "folder", copies) as process:
         assert process.wait() == 0
 
-    found = []
+    contents = []
     for number in range(len(os.listdir(copies))):
         first, second = copies / str(number) / "first", copies / str(number) / "made" / "second"
-        found.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
-    assert len(found) > 30
-    # Only in the given order.
+        contents.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
+    assert len(contents) > 30
+    # The files change only in the order in which they were passed.
     stages = [(b"old", None), (b"new", None), (b"new", b"new")]
-    assert list(dict.fromkeys(found)) == stages
-    assert found == sorted(found, key=stages.index)
+    assert list(dict.fromkeys(contents)) == stages
+    assert contents == sorted(contents, key=stages.index)
 
 
 @given(
@@ -154,7 +154,7 @@ def test_valid_lines_are_read_between_corrupt_ones(rows: list[dict[str, str] | b
         for row in rows:
             if isinstance(row, bytes):
                 with path.open("ab") as file:
-                    # As left by a kill, or by another program.
+                    # A kill or another program can leave such a line.
                     file.write(row if path.stat().st_size == 0 else b"\n" + row)
             else:
                 append_line(path, row)
@@ -195,9 +195,9 @@ def test_lock_has_one_holder_even_among_threads_of_a_process(tmp_path: Path) -> 
         nonlocal count
         for _ in range(100):
             with lock_file(path, wait=True):
-                before = count
+                count_before = count
                 os.sched_yield()
-                count = before + 1
+                count = count_before + 1
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
@@ -226,10 +226,10 @@ def test_lock_in_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_rejected_claim_names_the_holder(tmp_path: Path) -> None:
     claim = ExecutionLock.take(tmp_path / "lock")
 
-    with pytest.raises(FileLockedError, match=str(os.getpid())) as caught:
+    with pytest.raises(FileLockedError, match=str(os.getpid())) as error:
         ExecutionLock.take(tmp_path / "lock")
 
-    assert caught.value.pid == os.getpid()
+    assert error.value.pid == os.getpid()
     claim.release()
     claim.release()
     ExecutionLock.take(tmp_path / "lock").release()
@@ -239,19 +239,19 @@ def test_claim_without_pid_has_unknown_holder(tmp_path: Path) -> None:
     claim = ExecutionLock.take(tmp_path / "lock")
     (tmp_path / "lock").write_bytes(b"\xff")
 
-    with pytest.raises(FileLockedError, match="another process") as caught:
+    with pytest.raises(FileLockedError, match="another process") as error:
         ExecutionLock.take(tmp_path / "lock")
 
-    assert caught.value.pid is None
+    assert error.value.pid is None
     claim.release()
 
 
 def test_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
     with start_writer("hold", tmp_path / "lock") as process:
         assert read_line(process) == "held"
-        with pytest.raises(FileLockedError) as caught:
+        with pytest.raises(FileLockedError) as error:
             ExecutionLock.take(tmp_path / "lock")
-        assert caught.value.pid == process.pid
+        assert error.value.pid == process.pid
 
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -271,18 +271,18 @@ def test_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> 
 
 
 async def test_disk_work_does_not_block_the_loop() -> None:
-    disk, go = Disk(), threading.Event()
+    disk, may_run = Disk(), threading.Event()
 
     def work() -> str:
-        assert go.wait(60)
+        assert may_run.wait(60)
         return "done"
 
-    running = asyncio.ensure_future(disk.run(work))
+    disk_task = asyncio.ensure_future(disk.run(work))
     await asyncio.sleep(0)
     assert disk.pending == 1
-    go.set()
+    may_run.set()
 
-    assert await running == "done"
+    assert await disk_task == "done"
     assert disk.pending == 0
 
 
@@ -307,40 +307,40 @@ async def test_disk_work_that_cannot_start_is_not_pending(monkeypatch: pytest.Mo
 
 
 async def test_disk_work_that_cannot_start_is_not_done_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, go, refused = Disk(), threading.Event(), Mock()
-    running = asyncio.ensure_future(disk.run(lambda: go.wait(60)))
+    disk, may_run, refused_work = Disk(), threading.Event(), Mock()
+    disk_task = asyncio.ensure_future(disk.run(lambda: may_run.wait(60)))
     await asyncio.sleep(0)
     no_thread = Mock(side_effect=RuntimeError("can't start new thread"))
     monkeypatch.setattr(threading.Thread, "start", no_thread)
 
     with pytest.raises(RuntimeError, match="new thread"):
-        await disk.run(refused)
-    go.set()
+        await disk.run(refused_work)
+    may_run.set()
 
-    assert await running
+    assert await disk_task
     assert await disk.run(lambda: "next") == "next"
-    refused.assert_not_called()
+    refused_work.assert_not_called()
 
 
 async def test_cancelled_disk_work_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
-    disk, go, ended = Disk(), threading.Event(), threading.Event()
+    disk, may_run, has_ended = Disk(), threading.Event(), threading.Event()
 
     def work() -> None:
-        assert go.wait(60)
-        ended.set()
+        assert may_run.wait(60)
+        has_ended.set()
         raise OSError("full")
 
-    running = asyncio.ensure_future(disk.run(work))
+    disk_task = asyncio.ensure_future(disk.run(work))
     for _ in range(3):
         await asyncio.sleep(0)
-        running.cancel()
+        disk_task.cancel()
     await asyncio.sleep(0)
-    assert not running.done()
-    go.set()
+    assert not disk_task.done()
+    may_run.set()
     with pytest.raises(asyncio.CancelledError):
-        await running
+        await disk_task
 
-    assert ended.is_set()
+    assert has_ended.is_set()
     assert disk.pending == 0
     assert "full" in caplog.text
 
@@ -360,9 +360,9 @@ def test_lines_before_an_offset_are_stable(tmp_path: Path) -> None:
 
     newest = list(islice(lines_before(path), 3))
     append_line(path, {"n": 2000})
-    rest = list(lines_before(path, newest[-1][0]))
+    older = list(lines_before(path, newest[-1][0]))
 
     assert [row["n"] for _, row in newest] == [1999, 1998, 1997]
-    assert [row["n"] for _, row in rest] == [*range(1996, -1, -1)]
-    assert rest[-1][0] == 0
+    assert [row["n"] for _, row in older] == [*range(1996, -1, -1)]
+    assert older[-1][0] == 0
     assert list(lines_before(path, 0)) == []

@@ -34,11 +34,11 @@ def make_chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
 
 
 def list_faults(**fields: Any) -> list[str]:
-    """Return the problems of a graph, without its id."""
+    """Return the problems of an invalid graph, without the graph's id."""
     fields = {"nodes": [NODE], "entry_points": [START], **fields}
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as error_info:
         GraphSpec.model_validate({"id": "g", **fields})
-    [error] = refused.value.errors()
+    [error] = error_info.value.errors()
     lines = str(error["msg"]).removeprefix("Value error, ").splitlines()
     assert all(line.startswith("graph 'g': ") for line in lines)
     return [line.removeprefix("graph 'g': ") for line in lines]
@@ -84,9 +84,9 @@ def list_faults(**fields: Any) -> list[str]:
 def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
-    [result] = list_faults(entry_points=[entry])
+    [line] = list_faults(entry_points=[entry])
 
-    assert result.startswith(f"entry point 'e': {fault}")
+    assert line.startswith(f"entry point 'e': {fault}")
 
 
 @pytest.fixture
@@ -256,14 +256,14 @@ def make_router(**fields: Any) -> NodeSpec:
 def test_edge_and_router_problems_are_named(
     node: NodeSpec, edge: dict[str, Any], expected: list[str]
 ) -> None:
-    found = list_faults(
+    faults = list_faults(
         nodes=[node, make_node("b")],
         edges=[{"source": "a", "target": "b", **edge}],
         entry_points=[{"id": "e", "node_id": "a"}],
     )
 
-    assert len(found) == len(expected)
-    for line, part in zip(found, expected, strict=True):
+    assert len(faults) == len(expected)
+    for line, part in zip(faults, expected, strict=True):
         assert part in line
         assert line.startswith(("edge 'a-b': ", "node 'a': "))
 
@@ -278,7 +278,7 @@ def test_edge_maps_only_inputs_of_its_target() -> None:
 
 
 def test_all_graph_problems_are_reported_at_once() -> None:
-    found = list_faults(
+    faults = list_faults(
         nodes=[{"id": "judge"}, NODE, make_node("island")],
         edges=[
             {"source": "judge", "target": "b"},
@@ -289,7 +289,7 @@ def test_all_graph_problems_are_reported_at_once() -> None:
         entry_points=[START, {"id": "e", "node_id": "queen", "trigger_type": "timer"}],
     )
 
-    assert found == [
+    assert faults == [
         "node 'judge' is defined twice",
         "edge 'x' is defined twice",
         "entry point 'e' is defined twice",
@@ -316,13 +316,13 @@ def test_duplicate_edge_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("bad", ["", "..", "a/b", "../up", "a b", ".hidden", "x" * 101])
-def test_ids_that_cannot_be_folder_names_are_refused(bad: str) -> None:
-    """B8: a path separator or `..` never reaches the disk."""
+@pytest.mark.parametrize("invalid_id", ["", "..", "a/b", "../up", "a b", ".hidden", "x" * 101])
+def test_ids_that_cannot_be_folder_names_are_refused(invalid_id: str) -> None:
+    """B8: an id with a path separator or `..` never reaches the disk."""
     with pytest.raises(ValidationError):
-        GraphSpec(id=bad, nodes=(NODE,), entry_points=(START,))
+        GraphSpec(id=invalid_id, nodes=(NODE,), entry_points=(START,))
     with pytest.raises(ValidationError):
-        make_node(bad)
+        make_node(invalid_id)
 
 
 def test_unnamed_edges_are_named_after_their_target() -> None:
@@ -430,16 +430,16 @@ def test_router_that_only_loops_back_is_not_an_exit() -> None:
     pairs=st.sets(st.tuples(st.sampled_from("abcde"), st.sampled_from("abcde")), max_size=12),
 )
 def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
-    """All edges are taken on success: a graph is endless if some node cannot reach an end."""
+    """Since all edges are taken on success, a graph is endless if some node cannot reach an end."""
     try:
         graph = make_chain(*sorted(pairs))
-    except ValidationError as refused:
-        text = str(refused)
+    except ValidationError as error:
+        text = str(error)
         assert "nodes form an endless cycle" in text or "is not reachable from any entry point" in text
         return
-    last = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
+    final_nodes = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
 
-    assert all(node.id in last or graph.reachable(node.id) & last for node in graph.nodes)
+    assert all(node.id in final_nodes or graph.reachable(node.id) & final_nodes for node in graph.nodes)
 
 
 def test_graph_may_be_long() -> None:

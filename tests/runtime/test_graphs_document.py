@@ -1,4 +1,4 @@
-"""docs/graphs.md and docs/models.md agree with the classes that they describe."""
+"""docs/graphs.md and docs/models.md agree with the classes that they document."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_section(page: str, heading: str) -> str:
 
 
 def read_table(text: str, header: str = "field") -> Rows:
-    """Return the rows of the table that starts with ``header``: field, default, meaning."""
+    """Return the name, default and meaning in each row of the table that starts with ``header``."""
     [body] = re.findall(rf"^\| {header} \| default \| meaning \|\n\| -.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines()]
 
@@ -68,10 +68,10 @@ def test_page_lists_exactly_the_fields_in_order_with_defaults(
         for name, field in spec.model_fields.items()
     }
 
-    result = read_defaults(read_table(read_section(GRAPHS, spec.__name__)))
+    documented = read_defaults(read_table(read_section(GRAPHS, spec.__name__)))
 
-    assert result == fields
-    assert list(result) == list(fields)
+    assert documented == fields
+    assert list(documented) == list(fields)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -131,11 +131,11 @@ def test_documented_conditions_are_valid() -> None:
 
 
 def test_page_names_the_context_parameters() -> None:
-    [documented] = re.findall(
+    [parameters] = re.findall(
         r"\*\*Context\*\*: (.*?) \(", read_section(GRAPHS, "How functions are called"), re.DOTALL
     )
 
-    assert set(re.findall(r"`(\w+)`", documented)) == CONTEXT_PARAMETERS
+    assert set(re.findall(r"`(\w+)`", parameters)) == CONTEXT_PARAMETERS
 
 
 def test_page_documents_the_fields_of_replies_and_scripts() -> None:
@@ -157,13 +157,13 @@ async def test_documented_script_is_valid_and_described_correctly(tmp_path: Path
     file.write_text(json.dumps(script), encoding="utf-8")
     model = ScriptedProvider.load(file)
 
-    with pytest.raises(TransientModelError, match="the hive is busy") as busy:
+    with pytest.raises(TransientModelError, match="the hive is busy") as error:
         await model.complete([], [])
     replies = [await model.complete([], []) for _ in script["replies"][1:]]
     with pytest.raises(ModelError, match="exhausted"):
         await model.complete([], [])
 
-    assert busy.value.retry_after == 0.1
+    assert error.value.retry_after == 0.1
     assert [call.name for reply in replies for call in reply.tool_calls] == ["search", "set_output"]
 
 

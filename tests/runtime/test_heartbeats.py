@@ -34,10 +34,10 @@ class WaitingAgent:
     def __init__(self, path: Path, time: FakeTime, interval: float | None = 300.0) -> None:
         self.time = time
         self.bus = EventBus()
-        self.beats: list[AgentEvent] = []
-        self.started: list[AgentEvent] = []
-        self.bus.subscribe(self.beats.append, name="beats", types=[EventType.AGENT_HEARTBEAT])
-        self.bus.subscribe(self.started.append, name="started", types=[EventType.EXECUTION_STARTED])
+        self.heartbeats: list[AgentEvent] = []
+        self.run_starts: list[AgentEvent] = []
+        self.bus.subscribe(self.heartbeats.append, name="beats", types=[EventType.AGENT_HEARTBEAT])
+        self.bus.subscribe(self.run_starts.append, name="started", types=[EventType.EXECUTION_STARTED])
         self.runtime = AgentRuntime(
             bus=self.bus,
             storage=path,
@@ -67,7 +67,7 @@ async def agent(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[WaitingAge
     await agent.runtime.stop()
 
 
-def heartbeat_tasks() -> list[str]:
+def list_heartbeat_tasks() -> list[str]:
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == "heartbeats"]
 
 
@@ -77,20 +77,26 @@ async def test_run_sends_complete_heartbeat_every_interval(agent: WaitingAgent) 
 
     await agent.time.advance(1000)
 
-    assert 3 <= len(agent.beats) <= 4
-    [started] = agent.started
-    assert started.data["heartbeat_interval"] == 300.0
-    beat = agent.beats[0]
-    assert (beat.agent_id, beat.session_id, beat.incarnation_id, beat.graph_id, beat.execution_id) == (
+    assert 3 <= len(agent.heartbeats) <= 4
+    [run_start] = agent.run_starts
+    assert run_start.data["heartbeat_interval"] == 300.0
+    heartbeat = agent.heartbeats[0]
+    assert (
+        heartbeat.agent_id,
+        heartbeat.session_id,
+        heartbeat.incarnation_id,
+        heartbeat.graph_id,
+        heartbeat.execution_id,
+    ) == (
         "bee",
-        started.session_id,
-        started.incarnation_id,
+        run_start.session_id,
+        run_start.incarnation_id,
         "g",
-        started.execution_id,
+        run_start.execution_id,
     )
-    assert beat.data == {
+    assert heartbeat.data == {
         "interval": 300.0,
-        "task_id": started.session_id,
+        "task_id": run_start.session_id,
         "phase": "idle",
         "token_count": 105,
         "error_count": 0,
@@ -103,8 +109,8 @@ async def test_heartbeat_is_never_later_than_interval(agent: WaitingAgent) -> No
 
     await agent.time.advance(20_000)
 
-    times = [agent.started[0].time, *(beat.time for beat in agent.beats)]
-    gaps = [after - before for before, after in pairwise(times)]
+    times = [agent.run_starts[0].time, *(event.time for event in agent.heartbeats)]
+    gaps = [later - earlier for earlier, later in pairwise(times)]
     assert all(240 <= gap <= 300 for gap in gaps)
     assert len(set(gaps)) > 10
 
@@ -115,10 +121,10 @@ async def test_heartbeats_have_jitter(agent: WaitingAgent) -> None:
 
     await agent.time.advance(3000)
 
-    late = [beat.time for beat in agent.beats if beat.time > agent.started[-1].time + 900]
-    assert len({beat.session_id for beat in agent.beats}) == 5
-    assert len(set(late)) == len(late)
-    assert heartbeat_tasks() == ["heartbeats"]
+    later_times = [event.time for event in agent.heartbeats if event.time > agent.run_starts[-1].time + 900]
+    assert len({event.session_id for event in agent.heartbeats}) == 5
+    assert len(set(later_times)) == len(later_times)
+    assert list_heartbeat_tasks() == ["heartbeats"]
 
 
 async def test_heartbeat_progress_uses_the_goal(agent: WaitingAgent) -> None:
@@ -130,19 +136,19 @@ async def test_heartbeat_progress_uses_the_goal(agent: WaitingAgent) -> None:
 
     await agent.time.advance(300)
 
-    assert [beat.data["progress_indicator"] for beat in agent.beats] == ["50% of the goal"]
+    assert [event.data["progress_indicator"] for event in agent.heartbeats] == ["50% of the goal"]
 
 
 async def test_ended_run_sends_no_heartbeat(agent: WaitingAgent) -> None:
     execution = await agent.start_run()
-    assert heartbeat_tasks()
+    assert list_heartbeat_tasks()
 
     await agent.runtime.cancel_execution(execution)
     await agent.time.settle()
 
-    assert heartbeat_tasks() == []
+    assert list_heartbeat_tasks() == []
     await agent.time.advance(1000)
-    assert agent.beats == []
+    assert agent.heartbeats == []
 
 
 async def test_run_joining_while_the_task_ends_gets_heartbeats(agent: WaitingAgent) -> None:
@@ -153,7 +159,7 @@ async def test_run_joining_while_the_task_ends_gets_heartbeats(agent: WaitingAge
     await agent.start_run()
     await agent.time.advance(301)
 
-    assert {beat.session_id for beat in agent.beats} == {agent.started[-1].session_id}
+    assert {event.session_id for event in agent.heartbeats} == {agent.run_starts[-1].session_id}
 
 
 async def test_graph_without_agent_id_has_no_heartbeat(agent: WaitingAgent) -> None:
@@ -161,8 +167,8 @@ async def test_graph_without_agent_id_has_no_heartbeat(agent: WaitingAgent) -> N
 
     await agent.time.advance(1000)
 
-    assert agent.beats == []
-    assert "heartbeat_interval" not in agent.started[0].data
+    assert agent.heartbeats == []
+    assert "heartbeat_interval" not in agent.run_starts[0].data
 
 
 async def test_heartbeats_can_be_off(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -172,8 +178,8 @@ async def test_heartbeats_can_be_off(tmp_path: Path, fake_time: FakeTime) -> Non
     await fake_time.advance(1000)
     await agent.runtime.stop()
 
-    assert agent.beats == []
-    assert "heartbeat_interval" not in agent.started[0].data
+    assert agent.heartbeats == []
+    assert "heartbeat_interval" not in agent.run_starts[0].data
 
 
 async def test_stopping_the_runtime_leaves_no_task(agent: WaitingAgent) -> None:
@@ -182,7 +188,7 @@ async def test_stopping_the_runtime_leaves_no_task(agent: WaitingAgent) -> None:
 
     await agent.runtime.stop()
 
-    assert heartbeat_tasks() == []
+    assert list_heartbeat_tasks() == []
 
 
 def test_invalid_interval_is_rejected(tmp_path: Path) -> None:

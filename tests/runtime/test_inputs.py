@@ -1,4 +1,4 @@
-"""Inputs of runs: accepted names, and conversion for functions (B99)."""
+"""The names that inputs of runs may have, and their conversion for functions (B99)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Hive:
 
 
 async def run_function(
-    tmp_path: Path, function: Callable[..., Any], given: dict[str, Any], **node: Any
+    tmp_path: Path, function: Callable[..., Any], input_data: dict[str, Any], **node: Any
 ) -> ExecutionResult:
     graph = GraphSpec(
         id="g",
@@ -43,13 +43,13 @@ async def run_function(
     runtime.add_graph(graph, functions={"f": function})
     await runtime.start()
     try:
-        return await runtime.wait(await runtime.trigger("e", given))
+        return await runtime.wait(await runtime.trigger("e", input_data))
     finally:
         await runtime.stop()
 
 
 @pytest.mark.parametrize(
-    ("annotation", "given", "expected"),
+    ("annotation", "value", "expected"),
     [
         (set[str], ["a", "b"], {"a", "b"}),
         (datetime, "2026-11-22T18:00:00Z", datetime(2026, 11, 22, 18, tzinfo=UTC)),
@@ -64,31 +64,31 @@ async def run_function(
     ],
 )
 async def test_input_is_converted_to_the_annotated_type(
-    tmp_path: Path, annotation: Any, given: Any, expected: Any
+    tmp_path: Path, annotation: Any, value: Any, expected: Any
 ) -> None:
-    received: list[Any] = []
+    values: list[Any] = []
 
     def take_input(value: Any, other: int = 0) -> None:
-        received.append(value)
+        values.append(value)
 
     take_input.__annotations__["value"] = annotation
     for node in ({}, {"input_keys": ("value",)}):
-        result = await run_function(tmp_path, take_input, {"value": given}, **node)
+        result = await run_function(tmp_path, take_input, {"value": value}, **node)
         assert result.status is SessionStatus.COMPLETED, result.error
 
-    assert received == [expected, expected]
-    assert {type(value) for value in received} == {type(expected)}
+    assert values == [expected, expected]
+    assert {type(value) for value in values} == {type(expected)}
 
 
 async def test_function_gets_a_member_of_its_enum(tmp_path: Path) -> None:
-    received: list[Any] = []
+    names: list[Any] = []
 
     def take(colour: Colour) -> None:
-        received.append(colour.name)
+        names.append(colour.name)
 
     await run_function(tmp_path, take, {"colour": "amber"})
 
-    assert received == ["AMBER"]
+    assert names == ["AMBER"]
 
 
 def make_cyclic() -> dict[str, Any]:
@@ -103,16 +103,16 @@ def make_cyclic() -> dict[str, Any]:
 async def test_non_json_input_is_refused(tmp_path: Path, value: Any, reason: str) -> None:
     def take(value: dict[str, Any]) -> None: ...
 
-    with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{reason}") as refused:
+    with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{reason}") as error:
         await run_function(tmp_path, take, {"value": value})
 
-    assert refused.value.field == "value"
+    assert error.value.field == "value"
 
 
 async def test_unknown_name_is_refused_unless_the_function_takes_any(tmp_path: Path) -> None:
     def take_nothing() -> None: ...
 
-    def take_any(**more: Any) -> None: ...
+    def take_any(**inputs: Any) -> None: ...
 
     with pytest.raises(InvalidInputError, match="input 'x' is unknown: graph 'g' takes no input"):
         await run_function(tmp_path, take_nothing, {"x": 1})
@@ -123,7 +123,7 @@ async def test_unknown_name_is_refused_unless_the_function_takes_any(tmp_path: P
 async def test_inputs_used_by_other_parts_of_the_graph_are_accepted(tmp_path: Path) -> None:
     """Later nodes, edges and the goal read them from the session's memory."""
 
-    def first(a: int) -> None: ...
+    def count(a: int) -> None: ...
 
     def later(*, b: int = 0) -> dict[str, int]:
         return {"made": b}
@@ -156,15 +156,15 @@ async def test_inputs_used_by_other_parts_of_the_graph_are_accepted(tmp_path: Pa
     )
     goal = Goal(id="done", success_criteria=(SuccessCriterion(id="c", expression="made >= wanted"),))
     runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
-    runtime.add_graph(graph, functions={"first": first, "later": later}, goal=goal, model=ScriptedModel())
+    runtime.add_graph(graph, functions={"first": count, "later": later}, goal=goal, model=ScriptedModel())
     await runtime.start()
-    given = {
+    input_data = {
         "a": 1, "b": 2, "made": 0, "tone": "kind", "skip": 1, "limits": {"most": 2}, "stock": 3, "wanted": 2,
     }  # fmt: skip
 
-    result = await runtime.wait(await runtime.trigger("e", given))
+    result = await runtime.wait(await runtime.trigger("e", input_data))
     with pytest.raises(InvalidInputError, match=r"input 'stok' is unknown .did you mean 'stock'"):
-        await runtime.trigger("e", {**given, "stok": 3})
+        await runtime.trigger("e", {**input_data, "stok": 3})
     await runtime.stop()
 
     assert (result.succeeded, result.outputs) == (True, {"made": 3})
@@ -173,7 +173,7 @@ async def test_inputs_used_by_other_parts_of_the_graph_are_accepted(tmp_path: Pa
 async def test_inputs_used_by_a_graph_in_the_same_session_are_accepted(tmp_path: Path) -> None:
     def take(a: int) -> None: ...
 
-    def graph(name: str, isolation: Any) -> GraphSpec:
+    def make_graph(name: str, isolation: Any) -> GraphSpec:
         return GraphSpec(
             id=name,
             nodes=(NodeSpec(id="n", node_type="function", function="f", input_keys=(f"of_{name}",)),),
@@ -183,7 +183,7 @@ async def test_inputs_used_by_a_graph_in_the_same_session_are_accepted(tmp_path:
     runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
     for name, isolation in (("main", "per_run"), ("side", "shared"), ("other", "per_run")):
         runtime.add_graph(
-            graph(name, isolation), functions={"f": lambda **given: None}, primary=name == "main"
+            make_graph(name, isolation), functions={"f": lambda **input_data: None}, primary=name == "main"
         )
     await runtime.start()
     await runtime.trigger("e", {"of_main": 1, "of_side": 2}, graph_id="main")
@@ -203,10 +203,10 @@ def test_input_schema_follows_the_annotations_of_the_function() -> None:
         dry: bool = False,
     ) -> None: ...
 
-    found = input_schema(NodeSpec(id="n", node_type="function", function="paint"), paint)
+    schema = input_schema(NodeSpec(id="n", node_type="function", function="paint"), paint)
 
-    fields = found["properties"]
-    assert found["required"] == ["folder", "speed", "hive", "untyped"]
+    fields = schema["properties"]
+    assert schema["required"] == ["folder", "speed", "hive", "untyped"]
     assert fields["folder"] == {"type": "string", "description": "Where the frames are."}
     assert fields["speed"] == {"type": "string", "enum": ["fast", "slow"]}
     assert fields["hive"]["type"] == "object"
@@ -216,6 +216,6 @@ def test_input_schema_follows_the_annotations_of_the_function() -> None:
 
 
 def test_input_schema_of_a_node_with_a_model_names_its_keys() -> None:
-    found = input_schema(NodeSpec(id="n", input_keys=("topic",)), None)
+    schema = input_schema(NodeSpec(id="n", input_keys=("topic",)), None)
 
-    assert found == {"type": "object", "properties": {"topic": {}}, "required": ["topic"]}
+    assert schema == {"type": "object", "properties": {"topic": {}}, "required": ["topic"]}

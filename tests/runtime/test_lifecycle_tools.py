@@ -23,7 +23,7 @@ MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
 class ManagingGraph:
-    """A graph that manages others with the lifecycle tools."""
+    """A graph that manages other graphs with the lifecycle tools."""
 
     def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, fake_time: FakeTime) -> None:
         self.runtime = runtime
@@ -49,7 +49,7 @@ async def managing_graph(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[M
     await lifecycle.close()
 
 
-async def extract_run_id(managing_graph: ManagingGraph, reply: str) -> Any:
+async def wait_for_run(managing_graph: ManagingGraph, reply: str) -> Any:
     return await managing_graph.runtime.wait(reply.rpartition("run ")[2])
 
 
@@ -58,15 +58,15 @@ async def test_agent_is_loaded_started_and_unloaded_again(
 ) -> None:
     adder(tmp_path / "agents" / "one")
 
-    loaded = await managing_graph("load_agent", agent_path="one")
-    started = await managing_graph("start_agent", graph_id="adder", input_data={"a": 2, "b": 3})
-    result = await extract_run_id(managing_graph, started)
-    unloaded = await managing_graph("unload_agent", graph_id="adder")
+    load_reply = await managing_graph("load_agent", agent_path="one")
+    start_reply = await managing_graph("start_agent", graph_id="adder", input_data={"a": 2, "b": 3})
+    result = await wait_for_run(managing_graph, start_reply)
+    unload_reply = await managing_graph("unload_agent", graph_id="adder")
 
-    assert loaded == "loaded 'adder'; entry points: start"
-    assert started.startswith("started 'adder' at 'start': run ")
+    assert load_reply == "loaded 'adder'; entry points: start"
+    assert start_reply.startswith("started 'adder' at 'start': run ")
     assert result.outputs == {"sum": 5}
-    assert unloaded.startswith("unloaded 'adder'")
+    assert unload_reply.startswith("unloaded 'adder'")
     assert managing_graph.runtime.list_graphs() == []
 
 
@@ -79,17 +79,17 @@ async def test_unloaded_agent_leaves_no_timer_or_subscription(
         {"id": "later", "node_id": "add", "trigger_type": "event", "event_types": ["execution_failed"]},
     ]
     write_agent(tmp_path / "agents" / "one", spec, functions="def add(a, b):\n    return a + b\n")
-    before = asyncio.all_tasks()
+    tasks_before = asyncio.all_tasks()
 
     await managing_graph("load_agent", agent_path="one")
     await managing_graph.fake_time.settle()
-    subscribed, tasks = managing_graph.runtime.bus.subscriptions, asyncio.all_tasks() - before
+    subscriptions, tasks = managing_graph.runtime.bus.subscriptions, asyncio.all_tasks() - tasks_before
     await managing_graph("restart_agent", graph_id="adder")
     await managing_graph("unload_agent", graph_id="adder")
 
-    assert (len(subscribed), len(tasks)) == (1, 1)
+    assert (len(subscriptions), len(tasks)) == (1, 1)
     assert managing_graph.runtime.bus.subscriptions == ()
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
 
 
 async def test_servers_of_the_agents_end_with_the_lifecycle(
@@ -98,29 +98,29 @@ async def test_servers_of_the_agents_end_with_the_lifecycle(
     path = adder(tmp_path / "agents" / "one")
     server = {"command": "python", "args": [str(MCP_SERVER), str(tmp_path / "starts")]}
     (path / "mcp_servers.json").write_text(json.dumps({"servers": {"tools": server}}), encoding="utf-8")
-    before = asyncio.all_tasks()
-    loaded = await managing_graph("load_agent", agent_path="one")
-    during = list_children(tmp_path)
+    tasks_before = asyncio.all_tasks()
+    load_reply = await managing_graph("load_agent", agent_path="one")
+    servers = list_children(tmp_path)
 
     await managing_graph.runtime.stop()
     await managing_graph.lifecycle.close()
 
-    assert loaded == "loaded 'adder'; entry points: start"
-    assert len(during) == 1
+    assert load_reply == "loaded 'adder'; entry points: start"
+    assert len(servers) == 1
     assert list_children(tmp_path) == []
-    assert asyncio.all_tasks() == before
+    assert asyncio.all_tasks() == tasks_before
 
 
 async def test_input_may_be_a_json_string(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "one")
     await managing_graph("load_agent", agent_path="one")
 
-    started = await managing_graph("start_agent", graph_id="adder", input_data='{"a": 1, "b": 1}')
+    start_reply = await managing_graph("start_agent", graph_id="adder", input_data='{"a": 1, "b": 1}')
 
-    assert (await extract_run_id(managing_graph, started)).outputs == {"sum": 2}
-    for bad in ("{nope", "[1]"):
+    assert (await wait_for_run(managing_graph, start_reply)).outputs == {"sum": 2}
+    for invalid_input in ("{nope", "[1]"):
         assert "error: start_agent: input_data" in await managing_graph(
-            "start_agent", graph_id="adder", input_data=bad
+            "start_agent", graph_id="adder", input_data=invalid_input
         )
 
 
@@ -129,25 +129,25 @@ async def test_restart_loads_changed_files(managing_graph: ManagingGraph, tmp_pa
     await managing_graph("load_agent", agent_path="one")
     (path / "functions.py").write_text("def add(a, b):\n    return a * b\n", encoding="utf-8")
 
-    restarted = await managing_graph("restart_agent", graph_id="adder")
-    result = await extract_run_id(
+    restart_reply = await managing_graph("restart_agent", graph_id="adder")
+    result = await wait_for_run(
         managing_graph, await managing_graph("start_agent", graph_id="adder", input_data={"a": 4, "b": 5})
     )
 
-    assert restarted.startswith("restarted 'adder' from ")
+    assert restart_reply.startswith("restarted 'adder' from ")
     assert result.outputs == {"sum": 20}
 
 
-@pytest.mark.parametrize("broken", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
+@pytest.mark.parametrize("code", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
 async def test_failed_restart_keeps_the_running_agent(
-    managing_graph: ManagingGraph, tmp_path: Path, broken: str
+    managing_graph: ManagingGraph, tmp_path: Path, code: str
 ) -> None:
     path = adder(tmp_path / "agents" / "one")
     await managing_graph("load_agent", agent_path="one")
-    (path / "functions.py").write_text(broken, encoding="utf-8")
+    (path / "functions.py").write_text(code, encoding="utf-8")
 
     reply = await managing_graph("restart_agent", graph_id="adder")
-    result = await extract_run_id(
+    result = await wait_for_run(
         managing_graph, await managing_graph("start_agent", graph_id="adder", input_data={"a": 1, "b": 2})
     )
 
@@ -159,22 +159,22 @@ async def test_failed_restart_keeps_the_running_agent(
 async def test_unloading_pauses_running_work(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     chatter(tmp_path / "agents" / "one")
     await managing_graph("load_agent", agent_path="one")
-    started = await managing_graph("start_agent", graph_id="chatter")
+    start_reply = await managing_graph("start_agent", graph_id="chatter")
     await managing_graph.runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
 
-    listed = json.loads(await managing_graph("list_agents"))
+    rows = json.loads(await managing_graph("list_agents"))
     await managing_graph("unload_agent", graph_id="chatter")
 
-    assert listed == [
+    assert rows == [
         {
             "graph_id": "chatter",
             "entry_points": ["start"],
-            "runs": [started.rpartition("run ")[2]],
+            "runs": [start_reply.rpartition("run ")[2]],
             "path": str(tmp_path / "agents" / "one"),
             "waits_for_user": "Hello, who are you?",
         }
     ]
-    assert (await extract_run_id(managing_graph, started)).status is SessionStatus.PAUSED
+    assert (await wait_for_run(managing_graph, start_reply)).status is SessionStatus.PAUSED
 
 
 async def test_agent_can_neither_unload_restart_nor_start_itself(
@@ -198,8 +198,8 @@ async def test_graphs_not_loaded_by_a_tool_are_not_changed(
 ) -> None:
     from queenright.runtime.agents.runner import AgentRunner
 
-    other = AgentRunner.load(adder(tmp_path / "elsewhere"))
-    await other.setup_as_secondary(managing_graph.runtime, "other")
+    runner = AgentRunner.load(adder(tmp_path / "elsewhere"))
+    await runner.setup_as_secondary(managing_graph.runtime, "other")
 
     assert "load_agent" in await managing_graph("unload_agent", graph_id="other")
     assert "load_agent" in await managing_graph("restart_agent", graph_id="other")
@@ -233,16 +233,16 @@ async def test_load_agent_explains_failure(managing_graph: ManagingGraph, tmp_pa
 async def test_user_presence_depends_on_last_input(
     managing_graph: ManagingGraph, fake_time: FakeTime
 ) -> None:
-    never = json.loads(await managing_graph("get_user_presence"))
+    without_input = json.loads(await managing_graph("get_user_presence"))
     await managing_graph.runtime.inject_input("nobody", "hello")
     fake_time.now += 30
-    recent = json.loads(await managing_graph("get_user_presence"))
+    after_input = json.loads(await managing_graph("get_user_presence"))
     fake_time.now += 3600
-    old = json.loads(await managing_graph("get_user_presence"))
+    long_after_input = json.loads(await managing_graph("get_user_presence"))
 
-    assert never == {"user_present": False, "user_idle_seconds": None}
-    assert recent == {"user_present": True, "user_idle_seconds": 30}
-    assert old == {"user_present": False, "user_idle_seconds": 3630}
+    assert without_input == {"user_present": False, "user_idle_seconds": None}
+    assert after_input == {"user_present": True, "user_idle_seconds": 30}
+    assert long_after_input == {"user_present": False, "user_idle_seconds": 3630}
 
 
 async def test_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:

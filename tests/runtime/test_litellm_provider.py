@@ -57,7 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 NOW = 1_800_000_000.0
 MODEL = "openai/gpt-4o-mini"
 KEY = "bees-keep-this-one"
-"""A key without a known format."""
+"""A key whose format is not recognized as a secret."""
 CONVERSATION = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 HELLO = Answer(text=["Hel", "lo", " bees"])
@@ -89,16 +89,16 @@ def serve_openai(monkeypatch: pytest.MonkeyPatch) -> Any:
     return serve
 
 
-def make_provider(**given: Any) -> LiteLlmProvider:
-    return LiteLlmProvider(MODEL, **{"timeout_seconds": 30, "clock": lambda: NOW, **given})
+def make_provider(**options: Any) -> LiteLlmProvider:
+    return LiteLlmProvider(MODEL, **{"timeout_seconds": 30, "clock": lambda: NOW, **options})
 
 
 async def get_error(serve_openai: Any, *replies: Reply) -> ModelError:
     async with serve_openai(*replies) as server:
-        with pytest.raises(ModelError) as caught:
+        with pytest.raises(ModelError) as error_info:
             await make_provider().complete(CONVERSATION, TOOLS)
         assert len(server.requests) == len(replies)
-    return caught.value
+    return error_info.value
 
 
 async def test_streamed_text_is_complete_in_the_reply(serve_openai: Any) -> None:
@@ -149,19 +149,19 @@ async def test_malformed_arguments_are_returned_verbatim(serve_openai: Any) -> N
     assert reply.tool_calls == (ToolCall("c1", "look", '{"place": '),)
 
 
-@pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
-async def test_malformed_arguments_are_wrapped_in_an_object(serve_openai: Any, written: str) -> None:
-    result = [
+@pytest.mark.parametrize("arguments", ['{"place": ', "[1]", "hive", '"\ud800"'])
+async def test_malformed_arguments_are_wrapped_in_an_object(serve_openai: Any, arguments: str) -> None:
+    messages = [
         *CONVERSATION,
-        Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
+        Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", arguments),)),
         Message(role="tool", content="error: no JSON", tool_call_id="c1"),
     ]
     async with serve_openai(HELLO) as server:
-        await make_provider().complete(result, TOOLS)
+        await make_provider().complete(messages, TOOLS)
 
     [request] = server.requests
     _, _, call, answer = request.body["messages"]
-    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"malformed": written}
+    assert json.loads(call["tool_calls"][0]["function"]["arguments"]) == {"malformed": arguments}
     assert call.get("content") is None
     assert answer["tool_call_id"] == "c1"
 
@@ -192,20 +192,22 @@ async def test_non_streaming_server_is_called_without_streaming_afterwards(serve
     pieces: list[str] = []
     async with serve_openai(Whole(answer=CALLS), CALLS, HELLO) as server:
         model = make_provider()
-        first = await model.complete(CONVERSATION, TOOLS, pieces.append)
-        second = await model.complete(CONVERSATION, TOOLS, pieces.append)
+        first_reply = await model.complete(CONVERSATION, TOOLS, pieces.append)
+        second_reply = await model.complete(CONVERSATION, TOOLS, pieces.append)
 
-    assert [call.id for call in first.tool_calls] == ["c1", "c2"]
-    assert second.text == "Hello bees"
+    assert [call.id for call in first_reply.tool_calls] == ["c1", "c2"]
+    assert second_reply.text == "Hello bees"
     assert pieces == ["Let me see.", "Hello bees"]
-    assert (second.input_tokens, second.output_tokens) == (12, 3)
-    assert second.cost > 0
+    assert (second_reply.input_tokens, second_reply.output_tokens) == (12, 3)
+    assert second_reply.cost > 0
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
 
 
 async def test_model_without_streaming_is_called_without_it(serve_openai: Any) -> None:
-    no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
-    async with serve_openai(no, HELLO) as server:
+    refusal = Refusal(
+        status=400, message="Unsupported value: 'stream' does not support true with this model."
+    )
+    async with serve_openai(refusal, HELLO) as server:
         reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
@@ -216,8 +218,8 @@ async def test_provider_without_a_streaming_interface_still_works(
     litellm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class NonStreaming(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
-        async def acompletion(self, *_: Any, **asked: Any) -> Any:
-            response = asked["model_response"]
+        async def acompletion(self, *_: Any, **arguments: Any) -> Any:
+            response = arguments["model_response"]
             response.choices[0].message = litellm.Message(content="hum")
             response.usage = litellm.Usage(prompt_tokens=2, completion_tokens=1, total_tokens=3)
             return response
@@ -262,9 +264,9 @@ async def test_permanent_errors_are_not_transient(
 
 
 async def test_request_that_cannot_be_processed_is_not_transient(serve_openai: Any) -> None:
-    no = Refusal(status=422, message="cannot be processed")
-    # For this status litellm itself retries once, without the rejected parameters.
-    error = await get_error(serve_openai, no, no)
+    refusal = Refusal(status=422, message="cannot be processed")
+    # For this status, litellm itself retries once without the rejected parameters.
+    error = await get_error(serve_openai, refusal, refusal)
 
     assert not isinstance(error, TransientModelError)
 
@@ -309,7 +311,7 @@ def test_any_retry_after_value_is_parsed_safely(value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut",
+    "stream",
     [
         pytest.param(Stream(events=HELLO.build_events()[:3], is_torn=True), id="torn"),
         pytest.param(Stream(events=HELLO.build_events()[:3]), id="ended"),
@@ -325,8 +327,8 @@ def test_any_retry_after_value_is_parsed_safely(value: str) -> None:
         ),
     ],
 )
-async def test_interrupted_stream_is_transient(serve_openai: Any, cut: Stream) -> None:
-    async with serve_openai(cut, HELLO) as server:
+async def test_interrupted_stream_is_transient(serve_openai: Any, stream: Stream) -> None:
+    async with serve_openai(stream, HELLO) as server:
         model = make_provider()
         with pytest.raises(TransientModelError):
             await model.complete(CONVERSATION, TOOLS)
@@ -353,29 +355,29 @@ async def test_caller_timeout_closes_the_connection(
         task = asyncio.ensure_future(
             within(60, make_provider().complete(CONVERSATION, TOOLS), fake_time.sleep)
         )
-        await is_reached(server.reply_held)
+        await wait_for_event(server.reply_held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
             await task
-        await is_reached(server.client_disconnected)
+        await wait_for_event(server.client_disconnected)
 
 
 @pytest.mark.parametrize("head", [True, False])
 async def test_cancelled_request_closes_the_connection(serve_openai: Any, head: bool) -> None:
     async with serve_openai(Stream(events=HELLO.build_events()[:2], is_held=True, head=head)) as server:
         task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
-        await is_reached(server.reply_held)
+        await wait_for_event(server.reply_held)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await is_reached(server.client_disconnected)
+        await wait_for_event(server.client_disconnected)
 
 
 async def test_held_reply_continues_after_release(serve_openai: Any) -> None:
     events = HELLO.build_events()
     async with serve_openai(Stream(events=events[:2], is_held=True, then=events[2:])) as server:
         task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
-        await is_reached(server.reply_held)
+        await wait_for_event(server.reply_held)
         server.reply_released.set()
 
         assert (await task).text == "Hello bees"
@@ -396,37 +398,37 @@ async def test_error_of_on_text_is_not_a_provider_error(serve_openai: Any) -> No
             await make_provider().complete(CONVERSATION, TOOLS, fail)
 
 
-@pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
-async def test_key_repeated_by_provider_is_masked(serve_openai: Any, shape: str) -> None:
-    no = Refusal(status=401, message=f"Incorrect API key provided: {shape}", code="invalid_api_key")
-    error = await get_error(serve_openai, no)
+@pytest.mark.parametrize("key", [KEY, "sk-" + "a1B2" * 10])
+async def test_key_repeated_by_provider_is_masked(serve_openai: Any, key: str) -> None:
+    refusal = Refusal(status=401, message=f"Incorrect API key provided: {key}", code="invalid_api_key")
+    error = await get_error(serve_openai, refusal)
 
     assert "Incorrect API key provided" in str(error)
-    assert shape not in "".join(traceback.format_exception(error))
+    assert key not in "".join(traceback.format_exception(error))
     assert KEY not in repr(make_provider())
 
 
 async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
-    with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
+    with pytest.raises(ModelError, match="OPENAI_API_KEY") as error_info:
         await make_provider().complete(CONVERSATION, TOOLS)
 
-    assert not isinstance(caught.value, TransientModelError)
+    assert not isinstance(error_info.value, TransientModelError)
 
 
 async def test_provider_that_litellm_does_not_know_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as caught:
+    with pytest.raises(ModelError, match=r"^honeycomb/x: .*Provider") as error_info:
         await LiteLlmProvider("honeycomb/x").complete(CONVERSATION, [])
 
-    assert not isinstance(caught.value, TransientModelError)
+    assert not isinstance(error_info.value, TransientModelError)
 
 
 def anthropic_event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
-CLAUDE = (
+CLAUDE_EVENTS = (
     anthropic_event(
         "message_start",
         message={
@@ -462,22 +464,24 @@ async def test_provider_with_its_own_protocol_is_read_equally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    held_server = Refusal(status=429, message="slow", headers={"retry-after": "11"})
-    async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), held_server) as server:
+    refusal = Refusal(status=429, message="slow", headers={"retry-after": "11"})
+    async with openai_server(
+        Stream(events=CLAUDE_EVENTS), Stream(events=CLAUDE_EVENTS[:4]), refusal
+    ) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
         pieces: list[str] = []
         reply = await model.complete(CONVERSATION, TOOLS, pieces.append)
         with pytest.raises(TransientModelError, match="interrupted"):
             await model.complete(CONVERSATION, TOOLS)
-        with pytest.raises(TransientModelError) as limited:
+        with pytest.raises(TransientModelError) as error_info:
             await model.complete(CONVERSATION, TOOLS)
 
     assert (reply.text, pieces) == ("Let me see.", ["Let me see."])
     assert reply.tool_calls == (ToolCall("t1", "look", '{"place": "hive"}'),)
     assert (reply.input_tokens, reply.output_tokens) == (25, 15)
     assert reply.cost > 0
-    assert limited.value.retry_after == 11
+    assert error_info.value.retry_after == 11
 
 
 async def test_concurrent_requests_do_not_mix(serve_openai: Any) -> None:
@@ -488,36 +492,36 @@ async def test_concurrent_requests_do_not_mix(serve_openai: Any) -> None:
     assert sorted(reply.text for reply in replies) == sorted("".join(answer.text) for answer in answers)
 
 
-def piece(index: int, call_id: str | None, name: str | None, arguments: str | None) -> SimpleNamespace:
+def call_piece(index: int, call_id: str | None, name: str | None, arguments: str | None) -> SimpleNamespace:
     function = SimpleNamespace(name=name, arguments=arguments)
     return SimpleNamespace(index=index, id=call_id, function=function)
 
 
-def chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespace:
+def make_chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespace:
     delta = SimpleNamespace(content=content, tool_calls=list(pieces) or None)
     return SimpleNamespace(choices=[SimpleNamespace(index=0, delta=delta, finish_reason=None)])
 
 
 def gather_reply(*chunks: SimpleNamespace) -> ModelReply:
     ids = iter(f"made{n}" for n in range(9))
-    gathered = ReplyAccumulator(lambda: next(ids))
-    for chunk_ in chunks:
-        gathered.add(chunk_)
-    return gathered.reply(0.0)
+    accumulator = ReplyAccumulator(lambda: next(ids))
+    for chunk in chunks:
+        accumulator.add(chunk)
+    return accumulator.reply(0.0)
 
 
 def test_calls_with_equal_indexes_are_distinguished_by_id() -> None:
     reply = gather_reply(
-        chunk(piece(0, "a", "look", '{"x":')),
-        chunk(piece(0, "a", "look", "1}")),
-        chunk(piece(0, "b", "look", "{}")),
+        make_chunk(call_piece(0, "a", "look", '{"x":')),
+        make_chunk(call_piece(0, "a", "look", "1}")),
+        make_chunk(call_piece(0, "b", "look", "{}")),
     )
 
     assert reply.tool_calls == (ToolCall("a", "look", '{"x":1}'), ToolCall("b", "look", "{}"))
 
 
 def test_calls_without_an_id_are_given_one_each() -> None:
-    reply = gather_reply(chunk(piece(0, None, "look", None), piece(1, "", "listen", None)))
+    reply = gather_reply(make_chunk(call_piece(0, None, "look", None), call_piece(1, "", "listen", None)))
 
     assert reply.tool_calls == (ToolCall("made0", "look", "{}"), ToolCall("made1", "listen", "{}"))
 
@@ -529,13 +533,16 @@ def test_calls_without_an_id_are_given_one_each() -> None:
 )
 def test_reply_is_assembled_from_any_chunks(calls: list[str], text: str, data: st.DataObject) -> None:
     queues = [
-        [piece(i, f"c{i}", f"tool{i}", None), *(piece(i, None, None, letter) for letter in arguments)]
+        [
+            call_piece(i, f"c{i}", f"tool{i}", None),
+            *(call_piece(i, None, None, letter) for letter in arguments),
+        ]
         for i, arguments in enumerate(calls)
     ]
-    chunks = [chunk(content=letter) for letter in text]
+    chunks = [make_chunk(content=letter) for letter in text]
     while any(queues):
         queue = data.draw(st.sampled_from([queue for queue in queues if queue]))
-        chunks.append(chunk(queue.pop(0)))
+        chunks.append(make_chunk(queue.pop(0)))
 
     reply = gather_reply(*chunks)
 
@@ -582,19 +589,19 @@ def test_without_litellm_a_model_is_refused_by_the_name_of_the_extra(monkeypatch
         load_provider("gpt-5", timeout_seconds=5)
 
 
-ALONE = """
+NETWORK_SCRIPT = """
     import asyncio, os, sys
 
-    import queenright.runtime.llm.litellm_provider as room
+    import queenright.runtime.llm.litellm_provider as provider_module
 
-    assert "litellm" not in sys.modules, "imported before the first question"
-    asked = []
+    assert "litellm" not in sys.modules, "litellm was imported before the first request"
+    hosts = []
 
-    def watch(name, given):
-        if name == "socket.connect" and isinstance(given[1], tuple):
-            asked.append(given[1][0])
+    def watch(name, arguments):
+        if name == "socket.connect" and isinstance(arguments[1], tuple):
+            hosts.append(arguments[1][0])
         if name == "socket.getaddrinfo":
-            asked.append(given[0])
+            hosts.append(arguments[0])
 
     sys.addaudithook(watch)
     from queenright.runtime.llm.model import Message, ToolSpec
@@ -602,24 +609,24 @@ ALONE = """
 
     async def main():
         tools = [ToolSpec("look", "Look.", {"type": "object", "properties": {}})]
-        # Without usage, litellm counts tokens itself; for Llama with a downloaded tokenizer.
-        silent = Answer(text=["hum"], usage=None, model="llama-3-8b")
-        async with openai_server(silent, Answer(text=["hum"])) as server:
+        # Without usage, litellm counts tokens itself, and would download a tokenizer for Llama.
+        without_usage = Answer(text=["hum"], usage=None, model="llama-3-8b")
+        async with openai_server(without_usage, Answer(text=["hum"])) as server:
             os.environ["OPENAI_API_BASE"] = os.environ["HOSTED_VLLM_API_BASE"] = server.url
             for name in ("hosted_vllm/llama-3-8b", "openai/gpt-4o-mini"):
-                model = room.load_provider(name, timeout_seconds=30)
+                model = provider_module.load_provider(name, timeout_seconds=30)
                 print((await model.complete([Message(role="user", content="hi")], tools)).text)
 
     asyncio.run(main())
-    print(sorted({str(host) for host in asked}))
+    print(sorted({str(host) for host in hosts}))
 """
 
 
 def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
-    """Tools need only litellm itself, whichever version of mcp is installed."""
+    """Requests with tools need only litellm itself, with any version of mcp."""
     root = Path(__file__).parents[2]
     result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ALONE)],
+        [sys.executable, "-c", textwrap.dedent(NETWORK_SCRIPT)],
         capture_output=True,
         text=True,
         cwd=root,
@@ -630,9 +637,9 @@ def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == ["hum", "hum", "['127.0.0.1']"], result.stderr
 
 
-async def is_reached(happened: asyncio.Event) -> None:
+async def wait_for_event(event: asyncio.Event) -> None:
     async with asyncio.timeout(60):
-        await happened.wait()
+        await event.wait()
 
 
 # -- forced tool calls and prompt caching ---------------------------------------------------------
@@ -658,10 +665,10 @@ async def test_must_call_forces_a_tool_call(serve_openai: Any) -> None:
 async def test_provider_rejecting_tool_choice_is_called_without_it(serve_openai: Any, message: str) -> None:
     model = make_provider()
     async with serve_openai(Refusal(status=400, message=message), CALLS, CALLS) as server:
-        first = await model.complete(CONVERSATION, TOOLS, must_call=True)
+        first_reply = await model.complete(CONVERSATION, TOOLS, must_call=True)
         await model.complete(CONVERSATION, TOOLS, must_call=True)
 
-    assert first.tool_calls
+    assert first_reply.tool_calls
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
 
@@ -686,7 +693,7 @@ async def test_server_without_streaming_or_tool_choice_still_works(serve_openai:
     assert len(server.requests) == 4
 
 
-CACHED = (
+CACHED_EVENTS = (
     anthropic_event(
         "message_start",
         message={
@@ -703,27 +710,27 @@ CACHED = (
             },
         },
     ),
-    *CLAUDE[1:],
+    *CLAUDE_EVENTS[1:],
 )
 
 
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The markers are after the system prompt, which also covers the tools, and after the last message."""
+    """One marker is after the system prompt and covers the tools too, and one is after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    result = [
+    messages = [
         *CONVERSATION,
         Message(role="assistant", content="Well."),
         Message(role="user", content="And now?"),
     ]
-    async with openai_server(Stream(events=CACHED)) as server:
+    async with openai_server(Stream(events=CACHED_EVENTS)) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
-        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(result, TOOLS, must_call=True)
+        reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(messages, TOOLS, must_call=True)
 
     [body] = [request.body for request in server.requests]
     marker = {"type": "ephemeral"}
     assert [block.get("cache_control") for block in body["system"]] == [marker]
-    marks = [block.get("cache_control") for row in body["messages"] for block in row["content"]]
-    assert marks == [None, None, marker]
+    markers = [block.get("cache_control") for row in body["messages"] for block in row["content"]]
+    assert markers == [None, None, marker]
     assert body["tool_choice"] == {"type": "any"}
     assert body["tools"][0]["input_schema"]["properties"] == {"place": {"type": "string"}}
     assert (reply.input_tokens, reply.cached_tokens) == (1550, 1500)
@@ -732,9 +739,9 @@ async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPat
 
 async def test_openai_gets_no_markers_and_reports_cached_tokens(serve_openai: Any) -> None:
     *events, usage = HELLO.build_events()
-    chunk = json.loads(usage.removeprefix(b"data: "))
-    chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
-    async with serve_openai(Stream(events=[*events, event(chunk)])) as server:
+    make_chunk = json.loads(usage.removeprefix(b"data: "))
+    make_chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
+    async with serve_openai(Stream(events=[*events, event(make_chunk)])) as server:
         reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.cached_tokens == 9
@@ -742,7 +749,7 @@ async def test_openai_gets_no_markers_and_reports_cached_tokens(serve_openai: An
 
 
 @pytest.mark.parametrize(
-    ("name", "marked"),
+    ("name", "is_marked"),
     [
         ("anthropic/claude-sonnet-4-5", True),
         ("claude-sonnet-4-5", True),
@@ -758,5 +765,5 @@ async def test_openai_gets_no_markers_and_reports_cached_tokens(serve_openai: An
         ("gpt-4o", False),
     ],
 )
-def test_cache_markers_are_for_providers_that_need_them(name: str, marked: bool) -> None:
-    assert needs_cache_markers(name) is marked
+def test_cache_markers_are_for_providers_that_need_them(name: str, is_marked: bool) -> None:
+    assert needs_cache_markers(name) is is_marked

@@ -1,4 +1,4 @@
-"""A run that starts from a checkpoint of another run, in its own session."""
+"""A replay runs from a checkpoint of another run, in a new session."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COUNTING = GraphSpec.model_validate(
 
 
 async def run_counting(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
-    """Run the graph; return the runtime, the calls, the session and its checkpoints."""
+    """Run the graph, and return the runtime, the calls, the session's id and its checkpoint ids."""
     calls: list[str] = []
     runtime = AgentRuntime(bus=EventBus(), storage=folder)
 
@@ -40,8 +40,8 @@ async def run_counting(folder: Path, entry: str) -> tuple[AgentRuntime, list[str
     functions = {"one": lambda: make_function("one"), "two": lambda: make_function("two")}
     runtime.add_graph(COUNTING, functions=functions, agent_id="counter", primary=True)
     await runtime.start()
-    ended = await runtime.wait(await runtime.trigger(entry, {"message": "go"}))
-    session = runtime.session_store().open(ended.session_id)
+    result = await runtime.wait(await runtime.trigger(entry, {"message": "go"}))
+    session = runtime.session_store().open(result.session_id)
     (session.artifacts).mkdir(exist_ok=True)
     (session.artifacts / "made.txt").write_text("by one", encoding="utf-8")
     checkpoints = CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).list_checkpoints()
@@ -51,34 +51,34 @@ async def run_counting(folder: Path, entry: str) -> tuple[AgentRuntime, list[str
 async def test_replay_continues_from_checkpoint_without_changing_the_original(
     tmp_path: Path,
 ) -> None:
-    runtime, calls, session, [_, first] = await run_counting(tmp_path, "start")
+    runtime, calls, session, [_, first_checkpoint] = await run_counting(tmp_path, "start")
     store = runtime.session_store()
-    before = store.read_state(session)
+    state_before = store.read_state(session)
 
-    run = await runtime.replay(session, first)
-    ended = await runtime.wait(run.id)
+    run = await runtime.replay(session, first_checkpoint)
+    result = await runtime.wait(run.id)
 
-    assert (ended.status, ended.outputs) == (SessionStatus.COMPLETED, {"two": "two"})
+    assert (result.status, result.outputs) == (SessionStatus.COMPLETED, {"two": "two"})
     assert calls == ["one", "two", "two"]
-    assert ended.session_id != session
-    assert store.read_state(session) == before
-    assert store.read_state(ended.session_id).memory == before.memory
-    made = store.open(ended.session_id).artifacts / "made.txt"
-    assert made.read_text(encoding="utf-8") == "by one"
+    assert result.session_id != session
+    assert store.read_state(session) == state_before
+    assert store.read_state(result.session_id).memory == state_before.memory
+    artifact = store.open(result.session_id).artifacts / "made.txt"
+    assert artifact.read_text(encoding="utf-8") == "by one"
     await runtime.stop()
 
 
 async def test_finished_or_isolated_run_cannot_be_replayed(tmp_path: Path) -> None:
-    runtime, _, session, [last, first] = await run_counting(tmp_path / "a", "start")
+    runtime, _, session, [last_checkpoint, first_checkpoint] = await run_counting(tmp_path / "a", "start")
     with pytest.raises(GraphError, match="finished at that point"):
-        await runtime.replay(session, last)
+        await runtime.replay(session, last_checkpoint)
     with pytest.raises(CheckpointNotFoundError):
         await runtime.replay(session, "0000000009-none")
     await runtime.stop()
     with pytest.raises(GraphError, match="not started"):
-        await runtime.replay(session, first)
+        await runtime.replay(session, first_checkpoint)
 
-    runtime, _, session, [_, first] = await run_counting(tmp_path / "b", "alone")
+    runtime, _, session, [_, first_checkpoint] = await run_counting(tmp_path / "b", "alone")
     with pytest.raises(GraphError, match="restore it there"):
-        await runtime.replay(session, first)
+        await runtime.replay(session, first_checkpoint)
     await runtime.stop()

@@ -1,4 +1,4 @@
-"""The reporter: bus, spans and step log contain the same facts."""
+"""The bus, the spans and the step log of the reporter contain the same facts."""
 
 import asyncio
 from collections import Counter
@@ -26,7 +26,7 @@ from tests.instrumentation.parts import Memory
 from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import LOOK, Bench, Place, call_reply, output_reply
 
-MIRRORED = (EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.STEP_COMPLETED)
+MIRRORED_TYPES = (EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.STEP_COMPLETED)
 
 
 @pytest.fixture
@@ -36,15 +36,15 @@ def memory() -> Memory:
 
 @pytest.fixture
 def telemetry(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
-    # Text for the model is in the step log only if content capture is on.
+    # The step log has the text for the model only if content capture is on.
     monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
     telemetry = Telemetry(connect=lambda: memory)
     yield telemetry
     telemetry.close()
 
 
-class Log:
-    async def history(self, **wanted: Any) -> list[AgentEvent]:
+class EmptyLog:
+    async def history(self, **filters: Any) -> list[AgentEvent]:
         return []
 
 
@@ -60,7 +60,7 @@ def judge(turn: Turn) -> Judgement:
 
 
 async def run_visit(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
-    """Return a bench after a visit with failures, repeated calls, timeouts and a retry."""
+    """Run a visit with failures, repeated calls, a timeout and a retry, and return its bench."""
     model = ScriptedModel(
         [
             call_reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
@@ -87,49 +87,49 @@ async def run_visit(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
     return bench
 
 
-def comparable_facts(event: AgentEvent) -> tuple[Any, ...]:
-    # A row of the step log has no model, and so no price.
+def extract_facts(event: AgentEvent) -> tuple[Any, ...]:
+    # Rows of the step log have no model, and therefore no price.
     omitted = ("duration", "model", "cost_usd")
     data = {key: value for key, value in event.data.items() if key not in omitted}
-    of_model = event.type is EventType.LLM_CALL_COMPLETED
+    is_model_call = event.type is EventType.LLM_CALL_COMPLETED
     return (
         event.type,
-        # A row of the step log is a step: it has no times or spans of model calls.
-        round(event.time, 3) if not of_model else 0,
+        # A row of the step log is a step, so it has no times or spans of model calls.
+        round(event.time, 3) if not is_model_call else 0,
         event.agent_id,
         event.session_id,
         event.incarnation_id,
         event.graph_id,
         event.node_id,
         event.trace_id,
-        event.span_id if not of_model else "",
+        event.span_id if not is_model_call else "",
         data,
     )
 
 
-def of_type(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]:
-    return [comparable_facts(event) for event in events if event.type is type_]
+def list_facts(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]:
+    return [extract_facts(event) for event in events if event.type is type_]
 
 
 async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry) -> None:
     bench = await run_visit(tmp_path, fake_time, telemetry)
-    logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
+    logged_events = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
-    for type_ in MIRRORED:
-        assert of_type(bench.events, type_) == of_type(logged, type_)
-    calls = of_type(logged, EventType.TOOL_CALL_COMPLETED)
+    for type_ in MIRRORED_TYPES:
+        assert list_facts(bench.events, type_) == list_facts(logged_events, type_)
+    calls = list_facts(logged_events, EventType.TOOL_CALL_COMPLETED)
     assert Counter(call[-1]["outcome"] for call in calls) == {"ok": 4, "error": 3, "timeout": 1}
-    found = [call[-1] for call in calls if call[-1]["tool"] == "look" and call[-1]["outcome"] == "ok"]
-    assert [each["args_hash"] for each in found] == [found[0]["args_hash"]] * 2
-    assert [each["result_hash"] for each in found] == [found[0]["result_hash"]] * 2
-    assert "hunter2" not in str([comparable_facts(event) for event in bench.events])
+    look_calls = [call[-1] for call in calls if call[-1]["tool"] == "look" and call[-1]["outcome"] == "ok"]
+    assert [each["args_hash"] for each in look_calls] == [look_calls[0]["args_hash"]] * 2
+    assert [each["result_hash"] for each in look_calls] == [look_calls[0]["result_hash"]] * 2
+    assert "hunter2" not in str([extract_facts(event) for event in bench.events])
 
 
 async def test_vitals_agree_between_bus_and_telemetry(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
 ) -> None:
     bench = await run_visit(tmp_path, fake_time, telemetry)
-    logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
+    logged_events = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
     def compute_vitals(events: list[AgentEvent]) -> dict[str, Any]:
         vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings())
@@ -142,10 +142,10 @@ async def test_vitals_agree_between_bus_and_telemetry(
             if not name.startswith("_") and name not in omitted
         }
 
-    mirrored = [event for event in bench.events if event.type in MIRRORED]
-    assert compute_vitals(mirrored) == compute_vitals(logged)
-    assert compute_vitals(logged)["tool_calls_total"] == 8
-    assert compute_vitals(logged)["steps_total"] == 5
+    bus_events = [event for event in bench.events if event.type in MIRRORED_TYPES]
+    assert compute_vitals(bus_events) == compute_vitals(logged_events)
+    assert compute_vitals(logged_events)["tool_calls_total"] == 8
+    assert compute_vitals(logged_events)["steps_total"] == 5
 
 
 async def test_reported_ids_are_those_of_the_spans(
@@ -158,14 +158,14 @@ async def test_reported_ids_are_those_of_the_spans(
     events = {event.span_id: event.type for event in bench.events if event.span_id}
     assert {spans[span_id].split()[0] for span_id in events} == {"step", "chat", "execute_tool"}
     assert len(events) == 5 + 5 + 8
-    started = {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_STARTED}
-    assert started == {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED}
+    started_ids = {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_STARTED}
+    assert started_ids == {e.span_id for e in bench.events if e.type is EventType.TOOL_CALL_COMPLETED}
 
 
 async def test_failing_log_does_not_fail_the_run(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class FullLog(Log):
+    class FullLog(EmptyLog):
         async def append(self, events: object) -> None:
             raise OSError("disk full")
 
@@ -195,7 +195,7 @@ async def test_waits_and_checkpoints_reach_bus_and_telemetry(tmp_path: Path, fak
 
 
 async def test_event_carries_origin_ids(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: with the graph, whoever published the event."""
+    """B63: events of all publishers have the graph."""
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hi.")]), fake_time, output_keys=())
 
     await bench.run()
@@ -215,7 +215,7 @@ async def test_event_carries_origin_ids(tmp_path: Path, fake_time: FakeTime) -> 
 async def test_block_cancelled_on_enter_is_exited(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
 ) -> None:
-    class Slow(Log):
+    class Slow(EmptyLog):
         async def append(self, events: object) -> None:
             await asyncio.Event().wait()
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
     ("seed", "kills"), [(0, 6), *(pytest.param(seed, 40, marks=pytest.mark.slow) for seed in range(1, 4))]
 )
 def test_run_killed_anywhere_resumes_to_the_same_result(tmp_path: Path, seed: int, kills: int) -> None:
-    """B33: conversation, outputs, turns, user, question and the guard's counters are restored."""
+    """B33: the conversation, outputs, turns, user input, question and guard counters are restored."""
     result = subprocess.run(
         [sys.executable, "-m", "tests.runtime.killed_agent", str(tmp_path), str(seed), str(kills)],
         cwd=ROOT,

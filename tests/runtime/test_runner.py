@@ -51,8 +51,8 @@ class provider:
 
 
 @contextlib.asynccontextmanager
-async def load_runner(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[AgentRunner]:
-    runner = AgentRunner.load(path, storage=tmp_path / "storage", **more)
+async def load_runner(path: Path, tmp_path: Path, **options: Any) -> AsyncIterator[AgentRunner]:
+    runner = AgentRunner.load(path, storage=tmp_path / "storage", **options)
     try:
         yield runner
     finally:
@@ -87,10 +87,10 @@ async def test_script_restarts_for_each_run(
     spec = {**TALKER, "graph": {**TALKER["graph"], "entry_points": [entry]}}
     path = talker(tmp_path / "agent")
     async with load_runner(write_agent(path, spec), tmp_path) as runner:
-        run_once, other = await asyncio.gather(runner.run(), runner.run())
-        third = await runner.run()
+        first_run, second_run = await asyncio.gather(runner.run(), runner.run())
+        third_run = await runner.run()
 
-    assert [run.outputs for run in (run_once, other, third)] == [{"answer": "42"}] * 3
+    assert [run.outputs for run in (first_run, second_run, third_run)] == [{"answer": "42"}] * 3
 
 
 async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files(tmp_path: Path) -> None:
@@ -98,15 +98,15 @@ async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files
     folder.mkdir()
     (folder / "agent.py").write_text(AGENT_PY, encoding="utf-8")
     (folder / "words.py").write_text("HELLO = 'good day'\n", encoding="utf-8")
-    before = list(sys.path), set(sys.modules)
+    state_before = list(sys.path), set(sys.modules)
 
     async with load_runner(folder / "agent.py", tmp_path) as runner:
         result = await runner.run()
 
     assert result.outputs == {"text": "good day"}
-    assert sys.path == before[0]
+    assert sys.path == state_before[0]
     assert "words" not in sys.modules
-    assert not {name for name in set(sys.modules) - before[1] if name.startswith("queenright_agent_")}
+    assert not {name for name in set(sys.modules) - state_before[1] if name.startswith("queenright_agent_")}
     assert not (folder / "__pycache__").exists()
 
 
@@ -134,21 +134,21 @@ def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> Non
         (path / "shared.py").write_text(f"WORD = {word!r}\n", encoding="utf-8")
         paths.append(path)
 
-    first, second = (AgentRunner.load(path, storage=tmp_path) for path in paths)
+    first_runner, second_runner = (AgentRunner.load(path, storage=tmp_path) for path in paths)
 
-    assert [r._parts.functions["add"](1, 2) for r in (first, second)] == ["one", "two"]
+    assert [r._parts.functions["add"](1, 2) for r in (first_runner, second_runner)] == ["one", "two"]
 
 
 def test_reload_uses_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return 1\n")
-    old = AgentRunner.load(path, storage=tmp_path)
+    old_runner = AgentRunner.load(path, storage=tmp_path)
     times = (path / "functions.py").stat()
     (path / "functions.py").write_text("def add(a, b):\n    return 2\n", encoding="utf-8")
     os.utime(path / "functions.py", ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    new = AgentRunner.load(path, storage=tmp_path)
+    new_runner = AgentRunner.load(path, storage=tmp_path)
 
-    assert (old._parts.functions["add"](0, 0), new._parts.functions["add"](0, 0)) == (1, 2)
+    assert (old_runner._parts.functions["add"](0, 0), new_runner._parts.functions["add"](0, 0)) == (1, 2)
 
 
 @pytest.mark.parametrize(
@@ -173,20 +173,20 @@ def test_faulty_file_is_named_with_its_line(tmp_path: Path, file: str, text: str
     (path / "tools.py").write_text("1 / 0\n" if "import tools" in text else "", encoding="utf-8")
     (path / file).write_text(text, encoding="utf-8")
 
-    with pytest.raises(AgentLoadError) as raised:
+    with pytest.raises(AgentLoadError) as error_info:
         AgentRunner.load(path, storage=tmp_path)
 
-    assert expected in str(raised.value)
-    assert str(path) in str(raised.value)
-    assert SECRET not in str(raised.value)
+    assert expected in str(error_info.value)
+    assert str(path) in str(error_info.value)
+    assert SECRET not in str(error_info.value)
 
 
 def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
     (tmp_path / "latin").mkdir()
     (tmp_path / "latin" / "agent.json").write_bytes(b'{"name": "\xe9"}')
     (tmp_path / "folder" / "agent.json").mkdir(parents=True)
-    both = adder(tmp_path / "both")
-    (both / "agent.py").write_text("", encoding="utf-8")
+    ambiguous_agent = adder(tmp_path / "both")
+    (ambiguous_agent / "agent.py").write_text("", encoding="utf-8")
 
     for name, expected_error in (
         ("latin", "is not UTF-8 (byte 10)"),
@@ -194,9 +194,9 @@ def test_unreadable_or_missing_agent_files_are_reported(tmp_path: Path) -> None:
         ("both", "has both agent.json and agent.py"),
         ("nowhere", "is not a folder"),
     ):
-        with pytest.raises(AgentLoadError) as raised:
+        with pytest.raises(AgentLoadError) as error_info:
             AgentRunner.load(tmp_path / name)
-        assert expected_error in str(raised.value)
+        assert expected_error in str(error_info.value)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, expected: str)
     (tmp_path / "words.py").write_text("HELLO = 1\n", encoding="utf-8")
     (tmp_path / "agent.py").write_text(text, encoding="utf-8")
 
-    with pytest.raises(AgentLoadError) as raised:
+    with pytest.raises(AgentLoadError) as error_info:
         AgentRunner.load(tmp_path)
 
-    assert expected in str(raised.value)
-    assert "agent.py" in str(raised.value)
-    assert SECRET not in str(raised.value)
+    assert expected in str(error_info.value)
+    assert "agent.py" in str(error_info.value)
+    assert SECRET not in str(error_info.value)
 
 
 def test_all_missing_parts_are_reported_before_the_start(tmp_path: Path) -> None:
@@ -253,11 +253,11 @@ def test_all_missing_parts_are_reported_before_the_start(tmp_path: Path) -> None
 async def test_unusable_agent_is_not_started(tmp_path: Path) -> None:
     spec = {**TALKER, "model": "", "credentials": ["NOT_SET_ANYWHERE"]}
     async with load_runner(write_agent(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
-        with pytest.raises(InvalidAgentError) as raised:
+        with pytest.raises(InvalidAgentError) as error_info:
             await runner.start()
 
-    assert "node 'work' needs a model" in str(raised.value)
-    assert "NOT_SET_ANYWHERE" in str(raised.value)
+    assert "node 'work' needs a model" in str(error_info.value)
+    assert "NOT_SET_ANYWHERE" in str(error_info.value)
     assert not (tmp_path / "storage").exists()
 
 
@@ -292,27 +292,27 @@ async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: P
     path = chatter(tmp_path / "agent")
     async with load_runner(path, tmp_path) as runner:
         runtime = await runner.start()
-        running = asyncio.create_task(runner.run())
+        run_task = asyncio.create_task(runner.run())
         question = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
-        running.cancel()
+        run_task.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await running
+            await run_task
 
-    model = ScriptedProvider([ModelReply(text="So you are Ada."), *chat_replies()])
+    model = ScriptedProvider([ModelReply(text="So you are Ada."), *make_chat_replies()])
     async with load_runner(path, tmp_path, model=model) as runner:
         runtime = await runner.start()
-        resumed = asyncio.create_task(runner.resume(question.session_id))
+        resume_task = asyncio.create_task(runner.resume(question.session_id))
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         assert await runtime.inject_input("chat", "Ada")
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
         assert await runtime.inject_input("chat", "Yes")
-        result = await resumed
+        result = await resume_task
 
     assert result.outputs == {"name": "Ada"}
     assert result.session_id == question.session_id
 
 
-def chat_replies() -> list[ModelReply]:
+def make_chat_replies() -> list[ModelReply]:
     from queenright.runtime.llm.model import ToolCall
 
     return [ModelReply(text="Thanks.", tool_calls=(ToolCall("c", "set_output", '{"name": "Ada"}'),))]
@@ -322,17 +322,17 @@ async def test_agent_joins_another_runtime_under_a_new_name(tmp_path: Path) -> N
     bus = EventBus()
     runtime = AgentRuntime(bus=bus, storage=tmp_path / "shared")
     await runtime.start()
-    first, second = (AgentRunner.load(adder(tmp_path / "agent")) for _ in range(2))
+    first_runner, second_runner = (AgentRunner.load(adder(tmp_path / "agent")) for _ in range(2))
     try:
-        await first.setup_as_secondary(runtime, "one")
-        await second.setup_as_secondary(runtime, "two")
+        await first_runner.setup_as_secondary(runtime, "one")
+        await second_runner.setup_as_secondary(runtime, "two")
         with pytest.raises(GraphError, match="'two' already exists"):
-            await first.setup_as_secondary(runtime, "two")
+            await first_runner.setup_as_secondary(runtime, "two")
         result = await runtime.wait(await runtime.trigger("start", {"a": 2, "b": 2}, graph_id="two"))
     finally:
         await runtime.stop()
-        await first.cleanup_async()
-        await second.cleanup_async()
+        await first_runner.cleanup_async()
+        await second_runner.cleanup_async()
 
     assert result.outputs == {"sum": 4}
     assert runtime.list_graphs() == ["one", "two"]
@@ -357,19 +357,21 @@ async def test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent
     servers = {"servers": {"tools": {"command": "python", "args": [str(MCP_SERVER)], "env": {"K": "${K}"}}}}
     (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
 
-    absent = AgentRunner.load(path, environment={}).validate()
+    validation = AgentRunner.load(path, environment={}).validate()
     async with load_runner(path, tmp_path, environment={"K": SECRET}) as runner:
-        seen: list[Mapping[str, Any]] = []
+        completions: list[Mapping[str, Any]] = []
         runtime = await runner.start()
-        runtime.subscribe_to_events([EventType.TOOL_CALL_COMPLETED], lambda event: seen.append(event.data))
+        runtime.subscribe_to_events(
+            [EventType.TOOL_CALL_COMPLETED], lambda event: completions.append(event.data)
+        )
         result = await runner.run()
         await runtime.bus.drain()
 
-    assert len(absent.errors) == 1
-    assert "'tools'" in absent.errors[0]
-    assert absent.errors[0].endswith(": K")
+    assert len(validation.errors) == 1
+    assert "'tools'" in validation.errors[0]
+    assert validation.errors[0].endswith(": K")
     assert result.succeeded
-    assert {(d["tool"], d["outcome"]) for d in seen} >= {("tools__add", "ok"), ("add", "ok")}
+    assert {(d["tool"], d["outcome"]) for d in completions} >= {("tools__add", "ok"), ("add", "ok")}
     assert "a line on stderr" in (tmp_path / "storage" / "logs" / "mcp_tools.log").read_text(encoding="utf-8")
 
 
@@ -388,11 +390,11 @@ async def test_unoffered_tool_stops_the_start_and_leaves_no_server(
 
 async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
     async with load_runner(adder(tmp_path / "agent"), tmp_path) as runner:
-        first = await runner.run({"a": 1, "b": 2})
-        second = await runner.run({"b": 40}, entry_point="start", session_id=first.session_id)
+        first_run = await runner.run({"a": 1, "b": 2})
+        second_run = await runner.run({"b": 40}, entry_point="start", session_id=first_run.session_id)
 
-    assert second.session_id == first.session_id
-    assert second.outputs == {"sum": 41}
+    assert second_run.session_id == first_run.session_id
+    assert second_run.outputs == {"sum": 41}
 
 
 def test_sessions_folder_is_below_home_with_the_agents_name(
@@ -406,7 +408,7 @@ def test_sessions_folder_is_below_home_with_the_agents_name(
     assert runner.default_entry_point == "start"
 
 
-LEAKING: dict[str, Any] = {
+LEAKING_AGENT: dict[str, Any] = {
     "name": "leaker",
     "credentials": ["HIVE_DOOR"],
     "model": "scripted:replies.json",
@@ -420,7 +422,7 @@ LEAKING: dict[str, Any] = {
     },
 }
 
-LEAKS = """
+LEAKING_CODE = """
 import os
 from queenright.runtime.tooling.tools import ToolError
 
@@ -435,7 +437,7 @@ def fall() -> dict:
 """
 
 
-def list_written(folder: Path) -> list[str]:
+def read_files(folder: Path) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
 
 
@@ -449,7 +451,7 @@ async def test_credential_in_an_error_is_masked_everywhere(
         {"tool_calls": [{"name": "refuse", "arguments": {}}, {"name": "fail", "arguments": {}}]},
         {"tool_calls": [{"name": "set_output", "arguments": {"answer": "42"}}]},
     ]
-    path = write_agent(tmp_path / "agent", LEAKING, replies, tools=LEAKS, functions=LEAKS)
+    path = write_agent(tmp_path / "agent", LEAKING_AGENT, replies, tools=LEAKING_CODE, functions=LEAKING_CODE)
     server = {"command": "python", "args": [str(MCP_SERVER)], "env": {"WINDOW": "${HIVE_WINDOW}"}}
     (path / "mcp_servers.json").write_text(json.dumps({"servers": {"local": server}}), encoding="utf-8")
     spans = InMemorySpanExporter()
@@ -466,21 +468,21 @@ async def test_credential_in_an_error_is_masked_everywhere(
         result = await runner.run()
 
     lines += [span.to_json() for span in spans.get_finished_spans()]
-    lines += list_written(tmp_path / "storage")
+    lines += read_files(tmp_path / "storage")
     lines += [caplog.text, repr(result)]
     assert result.status is SessionStatus.FAILED
     assert "door [redacted] is shut" in "".join(lines)
-    for secrets in ("sesame", window):
-        assert [text for text in lines if secrets in text] == []
+    for secret in ("sesame", window):
+        assert [text for text in lines if secret in text] == []
 
 
 async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
-    path = write_agent(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
+    path = write_agent(tmp_path / "agent", LEAKING_AGENT, [], tools="raise OSError('lock of 7 wards')")
 
-    with pytest.raises(AgentLoadError) as raised:
+    with pytest.raises(AgentLoadError) as error_info:
         AgentRunner.load(path, environment={"HIVE_DOOR": "lock of 7 wards"})
 
-    assert "wards" not in str(raised.value)
+    assert "wards" not in str(error_info.value)
 
 
 async def test_session_files_are_private(tmp_path: Path) -> None:
@@ -488,20 +490,20 @@ async def test_session_files_are_private(tmp_path: Path) -> None:
     (path / "mcp_servers.json").write_text(
         json.dumps({"servers": {"local": {"command": "python", "args": [str(MCP_SERVER)]}}}), encoding="utf-8"
     )
-    before = os.umask(0o002)
+    old_umask = os.umask(0o002)
     try:
         async with load_runner(path, tmp_path) as runner:
             result = await runner.run()
     finally:
-        os.umask(before)
+        os.umask(old_umask)
 
-    left = file_modes(tmp_path / "storage")
+    modes = read_modes(tmp_path / "storage")
     logs = f"sessions/{result.session_id}/logs"
-    assert {f"{logs}/tool_logs.jsonl", f"{logs}/details.jsonl", "logs/mcp_local.log"} <= set(left)
-    assert {name: oct(mode) for name, mode in left.items() if mode & 0o077} == {}
+    assert {f"{logs}/tool_logs.jsonl", f"{logs}/details.jsonl", "logs/mcp_local.log"} <= set(modes)
+    assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}
 
 
-def file_modes(folder: Path) -> dict[str, int]:
+def read_modes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
 
 
@@ -512,17 +514,17 @@ async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, fun
     path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
     async with load_runner(path, tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
-        [state_files] = (tmp_path / "storage").rglob("state.json")
+        [state_file] = (tmp_path / "storage").rglob("state.json")
 
     assert result.status is SessionStatus.FAILED
     assert all(part in result.error for part in ("'sum'", "1.0 MiB", "1 MiB"))
-    assert state_files.stat().st_size < 10_000
+    assert state_file.stat().st_size < 10_000
 
 
 async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:
-    large = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
+    large_reply = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
     path = talker(tmp_path / "agent")
-    async with load_runner(write_agent(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:
+    async with load_runner(write_agent(path, TALKER, [large_reply, TALKS[1]]), tmp_path) as runner:
         result = await runner.run()
 
     assert result.outputs == {"answer": "42"}

@@ -18,8 +18,8 @@ def make_logger(path: Path) -> RuntimeLogger:
     return RuntimeLogger(session, path / "runtime_logs")
 
 
-def end_execution(
-    execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **more: Any
+def make_execution(
+    execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **fields: Any
 ) -> ExecutionState:
     return ExecutionState(
         execution_id=execution_id,
@@ -28,11 +28,11 @@ def end_execution(
         status=status,
         started_at=1.0,
         updated_at=5.0,
-        **more,
+        **fields,
     )
 
 
-def log_visit(node_id: str, number: int) -> VisitRow:
+def make_visit(node_id: str, number: int) -> VisitRow:
     return VisitRow(
         execution_id="e",
         node_id=node_id,
@@ -47,8 +47,8 @@ def log_visit(node_id: str, number: int) -> VisitRow:
 def test_summary_has_the_status_of_executions(tmp_path: Path) -> None:
     logger = make_logger(tmp_path)
 
-    logger.log_execution(end_execution("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
-    logger.log_execution(end_execution("e2", SessionStatus.FAILED, steps=1, error="no"))
+    logger.log_execution(make_execution("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
+    logger.log_execution(make_execution("e2", SessionStatus.FAILED, steps=1, error="no"))
 
     summary = logger.summary()
     assert summary["session_id"] == "s"
@@ -61,15 +61,15 @@ def test_summary_has_the_status_of_executions(tmp_path: Path) -> None:
         "cost": 0.5,
     }
     assert [row["execution_id"] for row in summary["executions"]] == ["e1", "e2"]
-    # Input and outputs are in the state, not in the logs.
+    # The state has the input and the outputs, and the logs do not.
     assert not {"input", "outputs"} & summary["executions"][0].keys()
 
 
 def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
     logger = make_logger(tmp_path)
-    logger.log_execution(end_execution("e1", SessionStatus.PAUSED, steps=2))
+    logger.log_execution(make_execution("e1", SessionStatus.PAUSED, steps=2))
 
-    logger.log_execution(end_execution("e1", SessionStatus.COMPLETED, steps=5))
+    logger.log_execution(make_execution("e1", SessionStatus.COMPLETED, steps=5))
 
     totals = logger.summary()["totals"]
     assert (totals["executions"], totals["steps"], totals["statuses"]) == (1, 5, {"completed": 1})
@@ -79,14 +79,14 @@ def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
 
 def test_summary_is_bounded_and_its_totals_count_all_runs(tmp_path: Path) -> None:
     logger = make_logger(tmp_path)
-    logger.log_execution(end_execution("first", steps=1))
+    logger.log_execution(make_execution("first", steps=1))
     summary = logger.summary()
     [row] = summary["executions"]
     rows = [{**row, "execution_id": f"e{n}"} for n in range(MAX_SUMMARY_EXECUTIONS)]
     write_json(tmp_path / "sessions" / "s" / "logs" / "summary.json", {**summary, "executions": rows})
 
     for name in ("last", "very last"):
-        logger.log_execution(end_execution(name, steps=1))
+        logger.log_execution(make_execution(name, steps=1))
 
     summary = logger.summary()
     assert len(summary["executions"]) == MAX_SUMMARY_EXECUTIONS
@@ -97,11 +97,11 @@ def test_summary_is_bounded_and_its_totals_count_all_runs(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("folder", "huge number")])
 def test_corrupt_summary_is_replaced(tmp_path: Path, kind: str) -> None:
     logger = make_logger(tmp_path)
-    logger.log_execution(end_execution("e1"))
+    logger.log_execution(make_execution("e1"))
     damage(tmp_path / "sessions" / "s" / "logs" / "summary.json", kind)
 
     assert logger.summary()["executions"] == []
-    logger.log_execution(end_execution("e2"))
+    logger.log_execution(make_execution("e2"))
 
     assert [row["execution_id"] for row in logger.summary()["executions"]] == ["e2"]
 
@@ -109,7 +109,7 @@ def test_corrupt_summary_is_replaced(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("row", [{"execution_id": "e"}, [], {"execution_id": "e", "status": 1}])
 def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> None:
     logger = make_logger(tmp_path)
-    logger.log_execution(end_execution("e1"))
+    logger.log_execution(make_execution("e1"))
     path = tmp_path / "sessions" / "s" / "logs" / "summary.json"
     write_json(path, {**logger.summary(), "executions": [row]})
 
@@ -119,13 +119,13 @@ def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> No
 def test_visits_are_listed_newest_last(tmp_path: Path) -> None:
     logger = make_logger(tmp_path)
     for number in range(4):
-        logger.log_visit(log_visit("a" if number % 2 else "b", number))
+        logger.log_visit(make_visit("a" if number % 2 else "b", number))
 
     assert [row["visit"] for row in logger.details()] == [0, 1, 2, 3]
     assert [row["visit"] for row in logger.details("a")] == [1, 3]
     assert [row["visit"] for row in logger.details(limit=2)] == [2, 3]
     assert [row["visit"] for row in logger.details("b", limit=1)] == [2]
-    assert VisitRow.model_validate(logger.details()[0]) == log_visit("b", 0)
+    assert VisitRow.model_validate(logger.details()[0]) == make_visit("b", 0)
 
 
 def test_steps_are_read_despite_corrupt_lines(tmp_path: Path) -> None:

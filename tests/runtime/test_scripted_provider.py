@@ -69,11 +69,11 @@ async def test_reply_function_computes_reply_from_request() -> None:
 async def test_reply_function_can_be_async() -> None:
     release = asyncio.Event()
 
-    async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def reply_later(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         await release.wait()
         return ModelReply(text="at last")
 
-    task = asyncio.ensure_future(ScriptedProvider([slow]).complete(CONVERSATION, TOOLS))
+    task = asyncio.ensure_future(ScriptedProvider([reply_later]).complete(CONVERSATION, TOOLS))
     await asyncio.sleep(0)
     assert not task.done()
     release.set()
@@ -114,22 +114,22 @@ async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
     )
     provider = ScriptedProvider.load(path)
 
-    first = await provider.complete(CONVERSATION, [])
-    with pytest.raises(TransientModelError, match="full") as full:
+    first_reply = await provider.complete(CONVERSATION, [])
+    with pytest.raises(TransientModelError, match="full") as transient_error:
         await provider.complete(CONVERSATION, [])
-    with pytest.raises(ModelError, match="refused") as refused:
+    with pytest.raises(ModelError, match="refused") as permanent_error:
         await provider.complete(CONVERSATION, [])
-    last = await provider.complete(CONVERSATION, [])
+    last_reply = await provider.complete(CONVERSATION, [])
 
-    assert first.tool_calls == (
+    assert first_reply.tool_calls == (
         ToolCall("call_1", "look", '{"place": "hive"}'),
         ToolCall("mine", "look", '{"place": '),
         ToolCall("call_3", "rest", "{}"),
     )
-    assert (first.text, first.input_tokens, first.cost) == ("Tänzchen.", 7, 0.5)
-    assert full.value.retry_after == 2
-    assert not isinstance(refused.value, TransientModelError)
-    assert last.tool_calls[0].id == "call_4"
+    assert (first_reply.text, first_reply.input_tokens, first_reply.cost) == ("Tänzchen.", 7, 0.5)
+    assert transient_error.value.retry_after == 2
+    assert not isinstance(permanent_error.value, TransientModelError)
+    assert last_reply.tool_calls[0].id == "call_4"
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
 def test_script_error_names_file_and_position(tmp_path: Path, value: Any, reason: str) -> None:
     path = write_script(tmp_path, value)
 
-    with pytest.raises(ScriptError, match=reason) as caught:
+    with pytest.raises(ScriptError, match=reason) as error:
         ScriptedProvider.load(path)
 
-    assert str(path) in str(caught.value)
+    assert str(path) in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000])
@@ -176,11 +176,13 @@ async def test_script_placeholder_is_replaced_by_value_from_messages(tmp_path: P
     call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
     file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))
     provider = ScriptedProvider.load(file)
-    old, new = (
+    old_message, new_message = (
         Message(role="user", content=json.dumps({"ticket_id": name, "x": 1})) for name in ("t-1", 't-"2')
     )
 
-    reply = await provider.complete([old, new, Message(role="assistant", content="Well.")], [])
+    reply = await provider.complete(
+        [old_message, new_message, Message(role="assistant", content="Well.")], []
+    )
 
     assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
     with pytest.raises(ModelError, match=r"uses \$shown\.ticket_id, but no message"):

@@ -101,14 +101,14 @@ def test_invalid_session_id_never_reaches_the_disk(tmp_path: Path, session_id: s
     """B8: a session id with a path separator or `..` is rejected everywhere with a clear error."""
     store = open_store(tmp_path / "base")
 
-    for take in (
+    for use_session_id in (
         lambda: create_session(store, session_id),
         lambda: store.open(session_id),
         lambda: store.read_state(session_id),
         lambda: store.delete_session(session_id),
     ):
         with pytest.raises(InvalidSessionIdError, match="refused"):
-            take()
+            use_session_id()
 
     assert os.listdir(tmp_path) == []
 
@@ -148,47 +148,51 @@ def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path:
     store = open_store(tmp_path)
     session = create_session(store)
 
-    shared = store.shared_view(session, "judge")
+    shared_session = store.shared_view(session, "judge")
 
-    assert shared.conversations == session.root / "graphs" / "judge" / "conversations"
-    assert {shared.artifacts.parent, shared.checkpoints.parent, shared.logs.parent} == {shared.path}
-    store.update(shared, lambda state: state.memory.update(x=1))
+    assert shared_session.conversations == session.root / "graphs" / "judge" / "conversations"
+    assert {
+        shared_session.artifacts.parent,
+        shared_session.checkpoints.parent,
+        shared_session.logs.parent,
+    } == {shared_session.path}
+    store.update(shared_session, lambda state: state.memory.update(x=1))
     assert store.read_state(session.id).memory == {"x": 1}
 
 
 def test_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
-    first = open_store(tmp_path).get_or_create("g", "tick")
+    first_session = open_store(tmp_path).get_or_create("g", "tick")
     store = open_store(tmp_path)
     create_session(store, "a newer session of another entry point")
 
-    assert store.get_or_create("g", "tick") == first
-    assert store.get_or_create("g", "other") != first
-    assert store.get_or_create("h", "tick") not in (first, store.get_or_create("g", "other"))
+    assert store.get_or_create("g", "tick") == first_session
+    assert store.get_or_create("g", "other") != first_session
+    assert store.get_or_create("h", "tick") not in (first_session, store.get_or_create("g", "other"))
 
 
 def test_entry_point_with_a_broken_state_gets_a_new_session(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    first = store.get_or_create("g", "tick")
-    damage(first.root / "state.json", "torn")
+    first_session = store.get_or_create("g", "tick")
+    damage(first_session.root / "state.json", "torn")
 
-    second = store.get_or_create("g", "tick")
+    second_session = store.get_or_create("g", "tick")
 
-    assert second != first
-    assert first.root.is_dir()
+    assert second_session != first_session
+    assert first_session.root.is_dir()
 
 
 def test_state_update_round_trips(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     session = create_session(store)
 
-    def change(state: SessionState) -> None:
+    def change_state(state: SessionState) -> None:
         run = make_execution("paused")
         run.pending = [PendingNode(node_id="b", visit=2, input={"x": [1]})]
         run.path = [f"n{n}" for n in range(300)]
         state.executions[execution_key("g", "start")] = run
         state.memory["tuple"] = (1, 2)
 
-    state = store.update(session, change)
+    state = store.update(session, change_state)
 
     assert state == store.read_state(session.id)
     assert state.memory == {"tuple": [1, 2]}
@@ -200,7 +204,7 @@ def test_state_update_round_trips(tmp_path: Path) -> None:
 def test_failed_or_invalid_update_changes_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     session = create_session(store)
-    before = (session.root / "state.json").read_bytes()
+    content_before = (session.root / "state.json").read_bytes()
 
     def fail(state: SessionState) -> None:
         state.memory["x"] = 1
@@ -214,7 +218,7 @@ def test_failed_or_invalid_update_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="object"):
         store.update(session, make_invalid)
 
-    assert (session.root / "state.json").read_bytes() == before
+    assert (session.root / "state.json").read_bytes() == content_before
 
 
 def test_clock_set_back_does_not_lower_updated_at(tmp_path: Path) -> None:
@@ -280,10 +284,10 @@ def test_state_error_contains_no_values(tmp_path: Path) -> None:
     path = session.root / "state.json"
     write_json(path, {**read_json(path), "memory": "sk-secret", "created_at": "sk-secret"})
 
-    with pytest.raises(UnusableFileError, match=r"created_at.*memory") as caught:
+    with pytest.raises(UnusableFileError, match=r"created_at.*memory") as error:
         store.read_state(session.id)
 
-    assert "sk-secret" not in str(caught.value)
+    assert "sk-secret" not in str(error.value)
 
 
 def test_copied_session_folder_is_rejected(tmp_path: Path) -> None:
@@ -313,23 +317,25 @@ def test_missing_folder_has_no_sessions(tmp_path: Path) -> None:
     assert open_store(tmp_path / "none").list_sessions() == []
 
 
-@given(broken=st.dictionaries(st.integers(0, 5), damages), other_files=st.booleans())
-def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str], other_files: bool) -> None:
+@given(damaged=st.dictionaries(st.integers(0, 5), damages), other_files=st.booleans())
+def test_valid_sessions_are_listed_despite_invalid_files(damaged: dict[int, str], other_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = open_store(Path(folder))
         for number in range(6):
             create_session(store, f"s{number}")
-        for number, kind in broken.items():
+        for number, kind in damaged.items():
             damage(Path(folder) / "sessions" / f"s{number}" / "state.json", kind)
         if other_files:
             (Path(folder) / "sessions" / "README").write_bytes(b"\xff")
             (Path(folder) / "sessions" / "empty").mkdir()
 
-        listed = [state.session_id for state in store.list_sessions()]
+        session_ids = [state.session_id for state in store.list_sessions()]
 
-        assert listed == [f"s{n}" for n in range(5, -1, -1) if n not in broken]
-        missing = {n for n, kind in broken.items() if kind in ("gone", "link to nothing")}
-        assert {s.path.parent.name for s in store.skipped_files} == {f"s{n}" for n in broken.keys() - missing}
+        assert session_ids == [f"s{n}" for n in range(5, -1, -1) if n not in damaged]
+        missing = {n for n, kind in damaged.items() if kind in ("gone", "link to nothing")}
+        assert {s.path.parent.name for s in store.skipped_files} == {
+            f"s{n}" for n in damaged.keys() - missing
+        }
 
 
 def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:
@@ -350,9 +356,9 @@ def test_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
     session = create_session(store)
     with start_writer("hold", session.path / ".lock") as process:
         assert read_line(process) == "held"
-        with pytest.raises(SessionBusyError) as caught:
+        with pytest.raises(SessionBusyError) as error:
             store.claim(session)
-        assert caught.value.pid == process.pid
+        assert error.value.pid == process.pid
 
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -363,33 +369,33 @@ def test_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
 def test_claim_removes_leftovers_of_killed_writer(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     session = create_session(store)
-    left = [
+    leftovers = [
         session.root / "state.json.7-ab.tmp",
         session.conversations / "a" / "parts" / "0000000001.json.7-ab.tmp",
         session.checkpoints / "x.tmp",
     ]
-    others = [session.artifacts / "mine.tmp", session.root / "graphs" / "judge" / "logs" / "x.tmp"]
-    for path in left + others:
+    other_files = [session.artifacts / "mine.tmp", session.root / "graphs" / "judge" / "logs" / "x.tmp"]
+    for path in leftovers + other_files:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"half")
 
     store.claim(session).release()
 
-    assert [path.exists() for path in left + others] == [False] * 3 + [True] * 2
+    assert [path.exists() for path in leftovers + other_files] == [False] * 3 + [True] * 2
 
 
 def test_session_is_deleted_completely(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    session, other = create_session(store), create_session(store)
+    session, other_session = create_session(store), create_session(store)
     (session.artifacts / "deep").mkdir(parents=True)
-    # As left by a kill in the middle of a delete.
+    # A kill in the middle of a delete leaves such a folder.
     (tmp_path / "sessions.deleted" / "half").mkdir(parents=True)
 
     store.delete_session(session.id)
 
-    assert [state.session_id for state in store.list_sessions()] == [other.id]
+    assert [state.session_id for state in store.list_sessions()] == [other_session.id]
     assert os.listdir(tmp_path / "sessions.deleted") == []
-    for take in (
+    for use_session in (
         lambda: store.delete_session(session.id),
         lambda: store.open(session.id),
         lambda: store.read_state(session.id),
@@ -397,15 +403,15 @@ def test_session_is_deleted_completely(tmp_path: Path) -> None:
         lambda: store.claim(session),
     ):
         with pytest.raises(SessionNotFoundError):
-            take()
+            use_session()
     assert not session.root.exists()
 
 
 def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     session = create_session(store)
-    for writing in (session, store.shared_view(session, "judge")):
-        claim = store.claim(writing)
+    for view in (session, store.shared_view(session, "judge")):
+        claim = store.claim(view)
 
         with pytest.raises(SessionBusyError):
             store.delete_session(session.id)

@@ -16,7 +16,7 @@ async def call_tool(tool: Tool, arguments: str, **context: object) -> str:
     return (await ToolRegistry([tool]).call(ToolCall("c1", tool.name, arguments), context)).content
 
 
-def find(
+def find_insects(
     place: str, depth: Annotated[int, Field(ge=0)] = 1, kind: Literal["bee", "wasp"] = "bee"
 ) -> dict[str, Any]:
     """
@@ -36,7 +36,7 @@ def find(
 
 
 async def test_function_becomes_a_tool_with_its_annotations_and_docstring() -> None:
-    tool = tool_from_function(find, timeout_seconds=5)
+    tool = tool_from_function(find_insects, timeout_seconds=5)
 
     assert (tool.name, tool.description) == ("find", "Find what flies.\n\nIt looks twice.")
     assert (tool.timeout_seconds, tool.threaded) == (5, True)
@@ -97,11 +97,11 @@ def test_function_with_unnamed_parameters_is_rejected(function: Any, problem: st
 
 
 def test_annotation_that_cannot_be_checked_is_refused() -> None:
-    def odd(event: threading.Event) -> str:
+    def wait_for(event: threading.Event) -> str:
         return ""
 
     with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be validated"):
-        tool_from_function(odd)
+        tool_from_function(wait_for)
 
 
 SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
@@ -118,7 +118,7 @@ SCHEMA = {"type": "object", "properties": {"place": {"type": "string"}}}
     ],
 )
 async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: str, expected: str) -> None:
-    tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
+    tool = Tool("raw", "Raw.", SCHEMA, lambda arguments: arguments)
 
     assert tool.spec.parameters is SCHEMA
     assert (await call_tool(tool, arguments)).startswith(expected)
@@ -144,7 +144,7 @@ class Weight(BaseModel):
     ],
 )
 async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -> None:
-    assert await call_tool(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
+    assert await call_tool(Tool("say", "Say.", {}, lambda arguments: answer), "{}") == text
 
 
 class UnexpectedError(BaseException):
@@ -169,15 +169,15 @@ FAILURES = [
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
 @pytest.mark.parametrize("kind", ["plain", "threaded", "async"])
 async def test_any_tool_failure_becomes_a_result(failure: BaseException, kind: str) -> None:
-    def fail(given: object) -> str:
+    def fail(arguments: object) -> str:
         raise failure
 
-    async def fail_later(given: object) -> str:
+    async def fail_later(arguments: object) -> str:
         await asyncio.sleep(0)
         raise failure
 
-    run = fail_later if kind == "async" else fail
-    tool = Tool("fail", "Fail.", {}, run, threaded=kind == "threaded")
+    function = fail_later if kind == "async" else fail
+    tool = Tool("fail", "Fail.", {}, function, threaded=kind == "threaded")
     result = await tool.call("{}", {}, ToolRegistry().threads)
 
     assert result.failed
@@ -186,14 +186,14 @@ async def test_any_tool_failure_becomes_a_result(failure: BaseException, kind: s
 
 
 async def test_tool_that_cancels_its_own_task_fails_without_other_effects() -> None:
-    async def leave(given: object) -> str:
+    async def cancel_itself(arguments: object) -> str:
         task = asyncio.current_task()
         assert task is not None
         task.cancel()
         await asyncio.sleep(0)
         return "still there"
 
-    result = await Tool("leave", "Leave.", {}, leave).call("{}")
+    result = await Tool("leave", "Leave.", {}, cancel_itself).call("{}")
 
     assert result.content == "error: leave failed: CancelledError: cancelled from inside"
     task = asyncio.current_task()
@@ -202,29 +202,29 @@ async def test_tool_that_cancels_its_own_task_fails_without_other_effects() -> N
 
 
 async def test_outer_cancellation_reaches_tool_and_caller() -> None:
-    stopped: list[str] = []
-    started = asyncio.Event()
+    cleanups: list[str] = []
+    has_started = asyncio.Event()
 
-    async def wait(given: object) -> str:
+    async def wait(arguments: object) -> str:
         try:
-            started.set()
+            has_started.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0)
-            stopped.append("tidied")
+            cleanups.append("tidied")
         return ""
 
-    call_ = asyncio.create_task(Tool("wait", "Wait.", {}, wait).call("{}"))
-    await started.wait()
-    call_.cancel()
-    await asyncio.wait([call_])
+    call = asyncio.create_task(Tool("wait", "Wait.", {}, wait).call("{}"))
+    await has_started.wait()
+    call.cancel()
+    await asyncio.wait([call])
 
-    assert call_.cancelled()
-    assert stopped == ["tidied"]
+    assert call.cancelled()
+    assert cleanups == ["tidied"]
 
 
 async def test_approval_refusal_reaches_the_model() -> None:
-    def refuse(given: object) -> str:
+    def refuse(arguments: object) -> str:
         raise ToolError("not today")
 
     result = await Tool("refuse", "Refuse.", {}, refuse).call("{}")
@@ -235,97 +235,97 @@ async def test_approval_refusal_reaches_the_model() -> None:
 async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> None:
     loop_thread = threading.get_ident()
 
-    def look(given: object) -> list[bool]:
+    def look(arguments: object) -> list[bool]:
         return [threading.get_ident() == loop_thread, current_worker() is None]
 
     assert await call_tool(Tool("look", "Look.", {}, look, threaded=True), "{}") == "[false, true]"
 
 
 async def test_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
-    started, go = threading.Event(), threading.Event()
+    has_started, may_end = threading.Event(), threading.Event()
 
-    def dig(given: object) -> str:
-        started.set()
-        go.wait(10)
+    def dig(arguments: object) -> str:
+        has_started.set()
+        may_end.wait(10)
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
-    work = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
-    task = asyncio.create_task(work)
-    await asyncio.to_thread(started.wait, 10)
+    call_coroutine = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
+    task = asyncio.create_task(call_coroutine)
+    await asyncio.to_thread(has_started.wait, 10)
 
     task.cancel()
     await asyncio.wait([task])
-    ended = asyncio.create_task(registry.threads.wait_idle("s1"))
+    idle_task = asyncio.create_task(registry.threads.wait_idle("s1"))
     await asyncio.sleep(0)
 
     assert task.cancelled()
-    assert (registry.threads.count_running("s1"), registry.threads.count_running("s2"), ended.done()) == (
+    assert (registry.threads.count_running("s1"), registry.threads.count_running("s2"), idle_task.done()) == (
         1,
         0,
         False,
     )
-    go.set()
-    await ended
+    may_end.set()
+    await idle_task
     assert registry.threads.count_running("s1") == 0
 
 
 async def test_timed_out_calls_are_limited_in_threads() -> None:
-    go = threading.Event()
+    may_end = threading.Event()
     calls_run: list[int] = []
 
-    def dig(given: object) -> str:
-        go.wait(10)
+    def dig(arguments: object) -> str:
+        may_end.wait(10)
         calls_run.append(1)
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
 
-    def begin(session: str = "s1") -> asyncio.Task[ToolResult]:
+    def start_call(session: str = "s1") -> asyncio.Task[ToolResult]:
         return asyncio.create_task(registry.call(ToolCall("c1", "dig", "{}"), {"session_id": session}))
 
-    abandoned = [begin() for _ in range(32)]
-    while registry.threads.count_running("s1") < 32:  # noqa: ASYNC110 - each begins at a turn of its own
+    abandoned_calls = [start_call() for _ in range(32)]
+    while registry.threads.count_running("s1") < 32:  # noqa: ASYNC110 - each call starts at a separate turn of the loop
         await asyncio.sleep(0)
-    waiting = begin()
-    for each in abandoned:
-        each.cancel()
-    await asyncio.wait(abandoned)
+    waiting_call = start_call()
+    for abandoned_call in abandoned_calls:
+        abandoned_call.cancel()
+    await asyncio.wait(abandoned_calls)
 
-    for refused in (await waiting, await begin()):
-        assert refused.failed
-        assert "32 calls" in refused.content
-    other_session = begin("s2")
-    go.set()
-    assert (await other_session).content == "dug"
+    for result in (await waiting_call, await start_call()):
+        assert result.failed
+        assert "32 calls" in result.content
+    other_call = start_call("s2")
+    may_end.set()
+    assert (await other_call).content == "dug"
     await registry.threads.wait_idle("s1")
-    assert (await begin()).content == "dug"
+    assert (await start_call()).content == "dug"
     assert len(calls_run) == 34
 
 
 async def test_concurrent_calls_beyond_the_threads_wait() -> None:
-    lock, peak = threading.Lock(), [0, 0]
+    lock, running_and_peak = threading.Lock(), [0, 0]
 
-    def dig(given: object) -> str:
+    def dig(arguments: object) -> str:
         with lock:
-            peak[0] += 1
-            peak[1] = max(peak)
+            running_and_peak[0] += 1
+            running_and_peak[1] = max(running_and_peak)
         threading.Event().wait(0.001)
         with lock:
-            peak[0] -= 1
+            running_and_peak[0] -= 1
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
-    call_ = ToolCall("c1", "dig", "{}")
+    call = ToolCall("c1", "dig", "{}")
 
-    answers = await asyncio.gather(*(registry.call(call_, {"session_id": "s1"}) for _ in range(100)))
+    answers = await asyncio.gather(*(registry.call(call, {"session_id": "s1"}) for _ in range(100)))
 
     assert {answer.content for answer in answers} == {"dug"}
-    assert peak[1] <= 32
+    assert running_and_peak[1] <= 32
 
 
 def test_tool_is_registered_once() -> None:
-    tool = Tool("look", "Look.", {}, lambda given: "")
+    tool = Tool("look", "Look.", {}, lambda arguments: "")
 
     with pytest.raises(ValueError, match="'look' is registered twice"):
         ToolRegistry([tool, tool])
@@ -334,7 +334,7 @@ def test_tool_is_registered_once() -> None:
 
 
 def test_registry_contains_the_registered_tools() -> None:
-    first_tool, second_tool = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
+    first_tool, second_tool = (Tool(name, "", {}, lambda arguments: "") for name in ("one", "two"))
     registry = ToolRegistry([first_tool]).merge([second_tool])
 
     assert registry.names == ("one", "two")
@@ -346,9 +346,9 @@ def test_registry_contains_the_registered_tools() -> None:
 
 
 def test_changing_a_tool_schema_affects_no_other_copy() -> None:
-    tool = tool_from_function(find)
+    tool = tool_from_function(find_insects)
 
-    changed: dict[str, Any] = tool.spec.parameters  # type: ignore[assignment]
-    changed["properties"].clear()
+    parameters: dict[str, Any] = tool.spec.parameters  # type: ignore[assignment]
+    parameters["properties"].clear()
 
     assert set(tool.spec.parameters["properties"]) == {"place", "depth", "kind"}

@@ -15,18 +15,18 @@ JUDGE = "judge"
 BLOCK = "block"
 
 
-def node_spec(**fields: Any) -> NodeSpec:
+def make_node(**fields: Any) -> NodeSpec:
     return NodeSpec(id="n", system_prompt="Be a bee.", **({"output_keys": ("a", "b")} | fields))
 
 
-def make_turn(**turn: Any) -> NodeCursor:
-    return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **turn)
+def make_turn(**fields: Any) -> NodeCursor:
+    return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **fields)
 
 
-def verdict_of(move: NextAction) -> str:
-    if move.question is not None and move.verdict is Verdict.CONTINUE:
+def describe_action(action: NextAction) -> str:
+    if action.question is not None and action.verdict is Verdict.CONTINUE:
         return BLOCK
-    return JUDGE if move.verdict is None else move.verdict.value
+    return JUDGE if action.verdict is None else action.verdict.value
 
 
 WITHOUT_USER: dict[str, Any] = {}
@@ -37,7 +37,7 @@ OUTPUTS_SET = {"calls": ["set_output"], "outputs_set": True}
 TABLE = [
     # without a user
     (WITHOUT_USER, {"calls": ["look"]}, "CONTINUE"),
-    (WITHOUT_USER, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    (WITHOUT_USER, {"calls": ["look"], "text": "Looking."}, "CONTINUE"),
     (WITHOUT_USER, {"calls": ["fly"]}, "CONTINUE"),
     (WITHOUT_USER, {**OUTPUTS_SET, "outputs": BOTH}, JUDGE),
     (WITHOUT_USER, {**OUTPUTS_SET, "outputs": {"a": 1}}, "CONTINUE"),
@@ -50,7 +50,8 @@ TABLE = [
     (WITHOUT_USER, {"text": ""}, "RETRY"),
     (WITHOUT_USER, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
     (WITHOUT_USER, {"calls": ["ask_user"]}, "CONTINUE"),
-    # A successful final tool ends the visit even if outputs are missing; a failed or pending one does not.
+    # A successful final tool ends the visit even if outputs are missing.
+    # A failed or pending final tool does not.
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"], "succeeded": ["emit"]}, JUDGE),
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"]}, "CONTINUE"),
     (
@@ -65,12 +66,12 @@ TABLE = [
     # without outputs, text is the answer
     ({"output_keys": ()}, {"text": "Hello."}, JUDGE),
     ({"output_keys": ()}, {"text": " \n"}, "RETRY"),
-    ({"output_keys": ()}, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    ({"output_keys": ()}, {"calls": ["look"], "text": "Looking."}, "CONTINUE"),
     # with a user
     (WITH_USER, {"calls": ["ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["look", "ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["ask_user"]}, "CONTINUE"),
-    (WITH_USER, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    (WITH_USER, {"calls": ["look"], "text": "Looking."}, "CONTINUE"),
     (WITH_USER, {"text": "Hello, what shall I do?"}, BLOCK),
     (WITH_USER, {"text": "And now?", "user_interaction_count": 3}, BLOCK),
     (WITH_USER, {**OUTPUTS_SET, "outputs": {"a": 1}, "text": "Half."}, BLOCK),
@@ -80,7 +81,7 @@ TABLE = [
     (WITH_USER, {**OUTPUTS_SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": "Bye.", "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": ""}, "RETRY"),
-    # a chat: without outputs it continues until its own judge ends it
+    # A chat has no outputs, and continues until its own judge ends it.
     ({**WITH_USER, "output_keys": ()}, {"text": "Hi.", "user_interaction_count": 9}, BLOCK),
     ({**WITH_USER, "output_keys": (), "conversation_judge": "llm"}, {"text": "Hi."}, BLOCK),
 ]
@@ -88,40 +89,40 @@ TABLE = [
 
 @pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
 def test_assess_turn_returns_next_action(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
-    assert verdict_of(assess_turn(node_spec(**node), make_turn(**turn))) == expected
+    assert describe_action(assess_turn(make_node(**node), make_turn(**turn))) == expected
 
 
 def test_chat_judge_ends_visit_or_waits_for_user() -> None:
-    chat = node_spec(client_facing=True, output_keys=(), conversation_judge="llm")
+    chat = make_node(client_facing=True, output_keys=(), conversation_judge="llm")
 
-    move = assess_turn(chat, make_turn(text="Hi.", user_interaction_count=1))
+    action = assess_turn(chat, make_turn(text="Hi.", user_interaction_count=1))
 
-    assert move == NextAction(None, question="Hi.")
+    assert action == NextAction(None, question="Hi.")
 
 
 def test_retry_feedback_names_missing_outputs() -> None:
-    move = assess_turn(node_spec(), make_turn(text="Well.", outputs={"a": 1}))
+    action = assess_turn(make_node(), make_turn(text="Well.", outputs={"a": 1}))
 
-    assert "without setting b" in move.feedback
-    assert move.error.endswith("b")
+    assert "without setting b" in action.feedback
+    assert action.error.endswith("b")
 
 
 def test_outputs_are_shown_to_user_if_model_said_nothing() -> None:
-    move = assess_turn(
-        node_spec(client_facing=True), make_turn(calls=["set_output"], outputs_set=True, outputs=BOTH)
+    action = assess_turn(
+        make_node(client_facing=True), make_turn(calls=["set_output"], outputs_set=True, outputs=BOTH)
     )
 
-    assert move.question == "a: 1\nb: 2"
+    assert action.question == "a: 1\nb: 2"
 
 
 def test_node_of_automatic_run_ends_without_user() -> None:
-    move = assess_turn(
-        node_spec(client_facing=True),
+    action = assess_turn(
+        make_node(client_facing=True),
         make_turn(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
         started_by_user=False,
     )
 
-    assert move == NextAction(None)
+    assert action == NextAction(None)
 
 
 @pytest.mark.parametrize(
@@ -133,27 +134,27 @@ def test_node_of_automatic_run_ends_without_user() -> None:
     ],
 )
 def test_text_ends_node_of_automatic_run_without_user(outputs: dict[str, Any]) -> None:
-    node = node_spec(client_facing=True, **outputs)
+    node = make_node(client_facing=True, **outputs)
 
-    assert verdict_of(assess_turn(node, make_turn(text="Mended."), started_by_user=False)) == JUDGE
-    assert verdict_of(assess_turn(node, make_turn(text="Mended."))) == BLOCK
+    assert describe_action(assess_turn(node, make_turn(text="Mended."), started_by_user=False)) == JUDGE
+    assert describe_action(assess_turn(node, make_turn(text="Mended."))) == BLOCK
     turn = make_turn(calls=["ask_user"], asked=["Which?"])
-    assert verdict_of(assess_turn(node, turn, started_by_user=False)) == BLOCK
+    assert describe_action(assess_turn(node, turn, started_by_user=False)) == BLOCK
 
 
 def test_automatic_run_waits_for_user_who_has_answered() -> None:
-    node = node_spec(client_facing=True, output_keys=())
-    answered = make_turn(text="And now?", user_interaction_count=1)
+    node = make_node(client_facing=True, output_keys=())
+    turn = make_turn(text="And now?", user_interaction_count=1)
 
-    assert verdict_of(assess_turn(node, answered, started_by_user=False)) == BLOCK
+    assert describe_action(assess_turn(node, turn, started_by_user=False)) == BLOCK
 
 
 def test_multiple_questions_are_joined() -> None:
-    move = assess_turn(
-        node_spec(client_facing=True), make_turn(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
+    action = assess_turn(
+        make_node(client_facing=True), make_turn(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
     )
 
-    assert move.question == "One?\nTwo?"
+    assert action.question == "One?\nTwo?"
 
 
 NAMES = st.sampled_from(["look", "set_output", "ask_user"])
@@ -165,24 +166,33 @@ NAMES = st.sampled_from(["look", "set_output", "ask_user"])
     outputs=st.dictionaries(st.sampled_from(["a", "b"]), st.integers()),
     outputs_set=st.booleans(),
     text=st.sampled_from(["", "Words."]),
-    count=st.integers(0, 2),
+    interaction_count=st.integers(0, 2),
 )
 def test_visit_ends_only_with_outputs_and_waits_only_for_users(
-    client_facing: bool, calls: list[str], outputs: dict[str, int], outputs_set: bool, text: str, count: int
+    client_facing: bool,
+    calls: list[str],
+    outputs: dict[str, int],
+    outputs_set: bool,
+    text: str,
+    interaction_count: int,
 ) -> None:
-    node = node_spec(client_facing=client_facing)
+    node = make_node(client_facing=client_facing)
     turn = make_turn(
-        calls=calls, outputs=outputs, outputs_set=outputs_set, text=text, user_interaction_count=count
+        calls=calls,
+        outputs=outputs,
+        outputs_set=outputs_set,
+        text=text,
+        user_interaction_count=interaction_count,
     )
 
-    move = assess_turn(node, turn)
+    action = assess_turn(node, turn)
 
-    if move.verdict is None:
+    if action.verdict is None:
         assert outputs.keys() == {"a", "b"}
-        assert count > 0 or not client_facing or "look" in calls
+        assert interaction_count > 0 or not client_facing or "look" in calls
     if not client_facing:
-        assert move.question is None
-    if move.verdict is Verdict.RETRY:
-        assert move.feedback
-        assert move.error
+        assert action.question is None
+    if action.verdict is Verdict.RETRY:
+        assert action.feedback
+        assert action.error
         assert not calls
