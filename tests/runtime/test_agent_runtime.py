@@ -270,7 +270,7 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
     max_running = running_count = 0
 
     class Slow(ScriptedModel):
-        async def complete(self, *given: Any) -> ModelReply:
+        async def complete(self, *_: Any) -> ModelReply:
             nonlocal max_running, running_count
             running_count += 1
             max_running = max(max_running, running_count)

@@ -48,7 +48,7 @@ class EmptyLog:
         return []
 
 
-async def dig(given: Place) -> str:
+async def dig(arguments: Place) -> str:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -120,8 +120,8 @@ async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telem
     calls = list_facts(logged_events, EventType.TOOL_CALL_COMPLETED)
     assert Counter(call[-1]["outcome"] for call in calls) == {"ok": 4, "error": 3, "timeout": 1}
     look_calls = [call[-1] for call in calls if call[-1]["tool"] == "look" and call[-1]["outcome"] == "ok"]
-    assert [each["args_hash"] for each in look_calls] == [look_calls[0]["args_hash"]] * 2
-    assert [each["result_hash"] for each in look_calls] == [look_calls[0]["result_hash"]] * 2
+    assert [call["args_hash"] for call in look_calls] == [look_calls[0]["args_hash"]] * 2
+    assert [call["result_hash"] for call in look_calls] == [look_calls[0]["result_hash"]] * 2
     assert "hunter2" not in str([extract_facts(event) for event in bench.events])
 
 
