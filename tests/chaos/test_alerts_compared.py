@@ -45,12 +45,12 @@ def is_excused_repeat(
     return is_allowed_repeat(observed, previous, message, {alert_key(LABELS)})
 
 
-START_POST, END_POST = make_post(1001), make_post(1010, ended=True)
+START_POST, END_POST = make_post(1001), make_post(1010, has_ended=True)
 
 
 @pytest.mark.parametrize(
     ("end_at_b", "is_excused"),
-    [([], True), ([make_post(1028, ended=True)], True), ([make_post(1011, ended=True)], False)],
+    [([], True), ([make_post(1028, has_ended=True)], True), ([make_post(1011, has_ended=True)], False)],
     ids=["end never arrived", "end arrived during an evaluation", "end arrived long before"],
 )
 def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost], is_excused: bool) -> None:
@@ -60,7 +60,7 @@ def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost]
 
 
 def test_condition_starting_after_an_end_is_a_separate_page() -> None:
-    second_start = make_post(1025, began=1024)
+    second_start = make_post(1025, started_at=1024)
 
     assert not is_excused_repeat(
         [START_POST, END_POST, second_start],

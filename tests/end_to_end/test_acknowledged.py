@@ -65,8 +65,9 @@ async def wait_for_page(running_service: RunningService, agent: str) -> tuple[Es
     await running_service.service.ingest(list(looping(running_service.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
         await until(
-            lambda channel=channel: list_messages(running_service, channel, agent), f"{agent} in {channel}"
-        )  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            lambda channel=channel: list_messages(running_service, channel, agent),  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            f"{agent} in {channel}",
+        )
     [ticket] = [
         ticket for ticket in running_service.service.tickets.open_tickets() if ticket.agent_id == agent
     ]

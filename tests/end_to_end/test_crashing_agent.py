@@ -84,8 +84,9 @@ async def test_agent_killed_and_restarted_pages_twice(
         await run_until_paged(running_service, session)
         # An acknowledgement of the incident covers tickets that join it.
         await until(
-            lambda s=session: list_tickets(running_service)[s].acknowledged_by == "ada", f"{session} joins"
-        )  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            lambda s=session: list_tickets(running_service)[s].acknowledged_by == "ada",  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            f"{session} joins",
+        )
 
     def list_firing_titles() -> list[str]:
         records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))

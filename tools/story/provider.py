@@ -27,8 +27,8 @@ UNIMPORTANT: Final = "clerk"
 class CachedAnswer(Answer):
     """An answer whose usage reports cached prompt tokens."""
 
-    def _usage(self) -> dict[str, Any]:
-        return {**super()._usage(), "prompt_tokens_details": {"cached_tokens": CACHED}}
+    def _build_usage(self) -> dict[str, Any]:
+        return {**super()._build_usage(), "prompt_tokens_details": {"cached_tokens": CACHED}}
 
 
 class Provider(OpenAIServer):
