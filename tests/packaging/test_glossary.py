@@ -127,7 +127,7 @@ def test_pages_use_the_glossary_terms(page: Path) -> None:
 
 @pytest.mark.parametrize("file", OTHER_TEXTS, ids=relative_name)
 def test_runbooks_messages_and_prompts_use_the_terms(file: Path) -> None:
-    assert find_faults(file.read_text("utf-8")) == []
+    assert find_banned_words(file.read_text("utf-8")) == []
 
 
 def test_help_texts_use_the_terms() -> None:
