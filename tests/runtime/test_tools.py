@@ -38,7 +38,7 @@ def find_insects(
 async def test_function_becomes_a_tool_with_its_annotations_and_docstring() -> None:
     tool = tool_from_function(find_insects, timeout_seconds=5)
 
-    assert (tool.name, tool.description) == ("find", "Find what flies.\n\nIt looks twice.")
+    assert (tool.name, tool.description) == ("find_insects", "Find what flies.\n\nIt looks twice.")
     assert (tool.timeout_seconds, tool.threaded) == (5, True)
     properties = tool.spec.parameters["properties"]
     assert properties["place"]["description"] == "Where to look, and nowhere else."
@@ -100,7 +100,7 @@ def test_annotation_that_cannot_be_checked_is_refused() -> None:
     def wait_for(event: threading.Event) -> str:
         return ""
 
-    with pytest.raises(TypeError, match="tool 'odd' has an annotation that cannot be validated"):
+    with pytest.raises(TypeError, match="tool 'wait_for' has an annotation that cannot be validated"):
         tool_from_function(wait_for)
 
 
