@@ -187,7 +187,9 @@ async def run_with_failures(
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(serve_app(recorder, receiver))
-        ports = await stack.enter_async_context(_run_alertmanagers(program, folder, make_socket_url(receiver)))
+        ports = await stack.enter_async_context(
+            _run_alertmanagers(program, folder, make_socket_url(receiver))
+        )
         proxies = [
             FaultyProxy(find_free_port("127.0.0.1", 0, what="the proxy", option=""), port) for port in ports
         ]

@@ -428,7 +428,9 @@ def test_closed_terminal_pauses_the_run_unless_it_runs_under_nohup(tmp_path: Pat
     command = [*RUN_COMMAND, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     ignored_signals = (signal.SIGHUP,) if nohup else ()
     with open(os.devnull, "rb") as null_file:
-        running = InteractiveCommand(*command, cwd=tmp_path, stdin=null_file.fileno(), ignored=ignored_signals)
+        running = InteractiveCommand(
+            *command, cwd=tmp_path, stdin=null_file.fileno(), ignored=ignored_signals
+        )
     with running:
         (tmp_path / "begun").read_bytes()
         running.send_signal(signal.SIGHUP)
