@@ -51,7 +51,7 @@ async def test_function_becomes_a_tool_with_its_annotations_and_docstring() -> N
         "kind": "bee",
     }
     assert (await call_tool(tool, '{"depth": -1}')).startswith(
-        "error: find: place: it is required; depth: -1 is refused"
+        "error: find_insects: place: it is required; depth: -1 is refused"
     )
     assert "extra" in (await call_tool(tool, '{"place": "x", "extra": 1}'))
 
