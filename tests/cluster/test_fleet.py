@@ -211,9 +211,9 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_unavail
     """The other processes get the stop once the database is back, even if a release failed meanwhile."""
     stopped_process, other_process = processes
     with lock_switches(database):
-        with pytest.raises(StoreError, match="the stop applies in this process"):
+        with pytest.raises(StoreError, match="the stop applies in this process now"):
             await stopped_process.fleet.set_emergency_stop(True, by="ada", reason="a storm")
-        with pytest.raises(StoreError, match="nothing is released"):
+        with pytest.raises(StoreError, match="the stop was not released"):
             await stopped_process.fleet.set_emergency_stop(False, by="ada", reason="over")
     assert stopped_process.service.health.emergency_stop_state.on
     assert not other_process.service.health.emergency_stop_state.on

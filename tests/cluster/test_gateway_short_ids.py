@@ -126,7 +126,7 @@ async def test_abbreviated_id_is_rejected_while_a_partition_has_no_owner(fleet: 
         200,
     )
     assert approval_response.headers["retry-after"] == "2"
-    assert f"{approval[:length]!r} is not a whole id" in approval_response.json()["title"]
+    assert f"{approval[:length]!r} is an abbreviated id" in approval_response.json()["title"]
     assert len(fleet.services[0].approvals.pending()) == 1
 
 
@@ -140,7 +140,7 @@ async def test_abbreviated_id_is_rejected_while_an_owner_answers_503(fleet: Flee
         full_response = await http.get(f"/api/tickets/{ticket}")
     assert (abbreviated_response.status_code, full_response.status_code) == (503, 200)
     assert abbreviated_response.headers["retry-after"] == "2"
-    assert f"{ticket[:length]!r} is not a whole id" in abbreviated_response.json()["title"]
+    assert f"{ticket[:length]!r} is an abbreviated id" in abbreviated_response.json()["title"]
 
 
 async def test_abbreviated_id_is_rejected_while_an_older_version_cannot_list_matches(
@@ -160,7 +160,7 @@ async def test_abbreviated_id_is_rejected_while_an_older_version_cannot_list_mat
             full_response = await http.get(f"/api/tickets/{ticket}")
             assert (abbreviated_response.status_code, full_response.status_code) == (503, 200)
             assert abbreviated_response.headers["retry-after"] == "2"
-            assert f"{ticket[:length]!r} is not a whole id" in abbreviated_response.json()["title"]
+            assert f"{ticket[:length]!r} is an abbreviated id" in abbreviated_response.json()["title"]
 
 
 async def test_full_id_is_not_looked_up_in_other_partitions(fleet: Fleet) -> None:

@@ -510,7 +510,9 @@ async def test_incident_whose_sessions_have_ended_is_acknowledged(
     await expect(page.get_by_text("open", exact=True)).to_have_count(0)
     await expect(page.get_by_text("3 sessions of 3 agents")).to_be_visible()
     await page.goto(running_service.url)
-    await expect(page.get_by_role("list", name="Needs you")).to_contain_text("All its workers have ended.")
+    await expect(page.get_by_role("list", name="Needs you")).to_contain_text(
+        "All workers of this incident have ended."
+    )
 
     await page.get_by_role("button", name="Acknowledge all").click()
 

@@ -231,7 +231,7 @@ async def test_interrupted_request_is_reported_as_having_an_unknown_result(
         other_response = await service.post(key="k2")
 
     assert repeated_response.status_code == 409
-    assert "another key" in repeated_response.json()["title"]
+    assert "a new key" in repeated_response.json()["title"]
     assert other_response.status_code == 201
 
 
