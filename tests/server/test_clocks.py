@@ -493,7 +493,7 @@ async def test_slow_database_is_not_a_jump_of_the_clock(
         steady = 0.0
         monkeypatch.setattr(time, "monotonic", lambda: steady)
         monkeypatch.setattr(service.scheduler, "handle_clock_jump", lambda now, by: jumps.append(by))
-        monkeypatch.setattr(service.scheduler, "_pause", lambda: 0.0)
+        monkeypatch.setattr(service.scheduler, "_compute_pause", lambda: 0.0)
 
         async def check_slowly(now: float) -> None:
             nonlocal steady, turns
