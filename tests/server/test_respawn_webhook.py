@@ -537,6 +537,6 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
     assert attempt.state is RecoveryState.WATCHING
     assert (attempt.new_session_id, attempt.from_checkpoint) == ("s1", "cp-2")
     assert attempt.new_incarnation_id != first_incarnation
-    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "the worker has completed")
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
     _, second_line = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
     assert second_line.startswith("cp-2|Recovery, attempt 1: ")
