@@ -215,8 +215,8 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
         (["agent", "--input", "@/dev/zero"], "--input @/dev/zero is longer than 10 MB"),
         (["agent", "--input", '{"a": NaN}'], "--input is not JSON: JSON has no NaN"),
         (["agent", "--input", '{"a": 1e999}'], "--input is not JSON: the number 1e999 is too large"),
-        (["agent", "--input", "@deep.json"], "--input @deep.json is nested too deep"),
-        (["agent", "--input", "@deeper.json"], "--input @deeper.json is nested too deep"),
+        (["agent", "--input", "@deep.json"], "--input @deep.json is nested too deeply"),
+        (["agent", "--input", "@deeper.json"], "--input @deeper.json is nested too deeply"),
         (["agent", "--input", ""], "--input is not JSON"),
         (["agent", "--session", ""], "--session is empty"),
         (["agent", "--resume", ""], "--resume is empty"),
@@ -290,7 +290,7 @@ def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> 
     result = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
 
     assert paused_result.returncode == 1
-    assert "stdin is at its end" in paused_result.stdout
+    assert "stdin has ended" in paused_result.stdout
     assert result.returncode == 0, result.stderr
     assert "resumed" in result.stdout
     assert "  name: Ada\n" in result.stdout

@@ -11,7 +11,7 @@ import pytest
 from queenright.api.event_text import OPERATIONS
 from queenright.api.examples import NOW, make_example
 from queenright.api.tickets import Ticket, TicketSilence
-from queenright.cli.commands.tickets import StatusFilter, ticket_lines, ticket_row
+from queenright.cli.commands.tickets import StatusFilter, format_ticket, format_ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
 from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
@@ -34,20 +34,20 @@ def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
     """B38: the list marks a silenced ticket."""
     silenced_ticket = make_ticket(silenced=make_example(TicketSilence))
 
-    lines = ticket_lines(silenced_ticket, NOW)
+    lines = format_ticket(silenced_ticket, NOW)
 
-    assert ticket_row(silenced_ticket, NOW).endswith(f"{silenced_ticket.ticket_id}  silenced")
-    assert silenced_ticket.session_id[-13:] in ticket_row(silenced_ticket, NOW)
+    assert format_ticket_row(silenced_ticket, NOW).endswith(f"{silenced_ticket.ticket_id}  silenced")
+    assert silenced_ticket.session_id[-13:] in format_ticket_row(silenced_ticket, NOW)
     [line] = [line for line in lines if line.startswith("  silenced ")]
     assert "for 60 min more, until " in line
     assert line.endswith(", by ada: being fixed (silence b3c5)")
 
 
 def test_ticket_with_a_separate_alert_has_no_silence_or_incident() -> None:
-    assert ticket_row(make_ticket(), NOW).endswith(make_ticket().ticket_id)
+    assert format_ticket_row(make_ticket(), NOW).endswith(make_ticket().ticket_id)
     assert not [
         ticket_line
-        for ticket_line in ticket_lines(make_ticket(), NOW)
+        for ticket_line in format_ticket(make_ticket(), NOW)
         if "silenced" in ticket_line or "incident" in ticket_line
     ]
 
@@ -94,7 +94,7 @@ async def test_unknown_status_is_a_usage_error(running: RunningService) -> None:
 
 def test_ticket_that_shares_an_alert_names_the_ticket_of_the_alert() -> None:
     """B123: both the list and the ticket name it."""
-    lines = ticket_lines(make_ticket(incident_id="018f-first"), NOW)
+    lines = format_ticket(make_ticket(incident_id="018f-first"), NOW)
 
     assert any("018f-first" in line for line in lines)
 
@@ -103,14 +103,14 @@ def test_ticket_has_the_name_of_the_finding_that_its_text_describes() -> None:
     """B102: the finding that opened the ticket may have cleared."""
     changed_ticket = make_ticket(kind="resource_limit", words_kind="stall", severity="critical")
 
-    assert ": critical, stall, " in ticket_lines(changed_ticket, NOW)[0]
-    assert " stall " in ticket_row(changed_ticket, NOW)
+    assert ": critical, stall, " in format_ticket(changed_ticket, NOW)[0]
+    assert " stall " in format_ticket_row(changed_ticket, NOW)
 
 
 def test_ticket_shows_cause_and_action_once() -> None:
     analysis = "It repeats (seen 4 times). It costs money. Stop it."
     output = "\n".join(
-        ticket_lines(make_ticket(cause="It repeats.", suggested_action="Stop it.", analysis=analysis), NOW)
+        format_ticket(make_ticket(cause="It repeats.", suggested_action="Stop it.", analysis=analysis), NOW)
     )
 
     assert (output.count("It repeats"), output.count("Stop it")) == (1, 1)
@@ -121,8 +121,8 @@ def test_ticket_shows_cause_and_action_once() -> None:
 def test_closed_ticket_shows_how_long_it_was_open() -> None:
     closed_ticket = make_ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW)
 
-    assert ", resolved after 12 min, at " in ticket_lines(closed_ticket, NOW + 10_000)[0]
-    assert ticket_lines(make_ticket(first_seen=NOW), NOW + 10_800)[0].endswith(" for 3 h")
+    assert ", resolved after 12 min, at " in format_ticket(closed_ticket, NOW + 10_000)[0]
+    assert format_ticket(make_ticket(first_seen=NOW), NOW + 10_800)[0].endswith(" for 3 h")
 
 
 def test_notified_receivers_are_in_chronological_order() -> None:
@@ -133,7 +133,7 @@ def test_notified_receivers_are_in_chronological_order() -> None:
 
     [line] = [
         ticket_line
-        for ticket_line in ticket_lines(make_ticket(notified=notifications), NOW)
+        for ticket_line in format_ticket(make_ticket(notified=notifications), NOW)
         if ticket_line.startswith("  notified ")
     ]
 

@@ -20,8 +20,8 @@ _START_TYPES: Final = frozenset({"execution_started", "execution_resumed", "clie
 _END_TYPES: Final = frozenset(
     {"client_input_requested", "execution_completed", "execution_failed", "execution_paused"}
 )
-_MESSAGES: Final = 200
-"""Newest messages of a session that are searched for the reply."""
+_MAX_MESSAGES: Final = 200
+"""How many of a session's newest messages are searched for the reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     Interrupt the main thread after ``seconds``; None sets no limit.
 
     Raises:
-        NoReplyError: The time is up.
+        NoReplyError: The time has passed.
     """
     if seconds is None:
         yield
@@ -88,7 +88,7 @@ def wait_for_reply(
         run: The service's answer to the message.
         after: The newest event before the message; None if the log was empty.
     """
-    since = 0.0
+    start_time = 0.0
     if after is None:  # the message itself has added events to the log
         after = [event.id for event in service.audit.list()][-1]
     types = _START_TYPES | _END_TYPES
@@ -96,12 +96,14 @@ def wait_for_reply(
         for event in stream:
             if not _belongs_to(event, run):
                 continue
-            if event.type in _START_TYPES and not since:
-                since = event.time
-            # The start of a run may be the first event of the log and not be streamed. An injected message
-            # is always followed by its own start event.
-            if event.type in _END_TYPES and (since or isinstance(run, Started)):
-                texts = list(_read_assistant_texts(service, agent_id, run.graph_id, event.session_id, since))
+            if event.type in _START_TYPES and not start_time:
+                start_time = event.time
+            # If the log was empty, the stream begins after the first event, which may be the start of this
+            # run. An injected message is always followed by its own start event.
+            if event.type in _END_TYPES and (start_time or isinstance(run, Started)):
+                texts = list(
+                    _read_assistant_texts(service, agent_id, run.graph_id, event.session_id, start_time)
+                )
                 texts += _read_closing_texts(service, agent_id, event, texts)
                 return AgentReply("\n".join(texts), event.type)
     return AgentReply("", "")
@@ -116,7 +118,7 @@ def _belongs_to(event: Event, run: Started | Injected) -> bool:
 def _read_assistant_texts(
     service: Queenright, agent_id: str, graph_id: str, session_id: str, since: float
 ) -> Iterator[str]:
-    for row in service.agents.messages(agent_id, session_id, graph_id=graph_id, limit=_MESSAGES):
+    for row in service.agents.messages(agent_id, session_id, graph_id=graph_id, limit=_MAX_MESSAGES):
         if row.role == "assistant" and row.text.strip() and row.at >= since:
             yield row.text
 

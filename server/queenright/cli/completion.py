@@ -104,7 +104,7 @@ def get_script(shell: str | None) -> str:
     Raises:
         UsageError: There is no script for this shell.
     """
-    return SCRIPTS[_shell_name(shell)].strip() + "\n"
+    return SCRIPTS[_detect_shell(shell)].strip() + "\n"
 
 
 def install_script(shell: str | None, home: Path) -> str:
@@ -114,7 +114,7 @@ def install_script(shell: str | None, home: Path) -> str:
     Raises:
         QueenrightError: There is no script for this shell, or a file cannot be written.
     """
-    name = _shell_name(shell)
+    name = _detect_shell(shell)
     paths = {
         "bash": (home / ".local/share/bash-completion/completions/queenright", home / ".bashrc"),
         "zsh": (home / ".zfunc/_queenright", home / ".zshrc"),
@@ -129,9 +129,9 @@ def install_script(shell: str | None, home: Path) -> str:
                 "bash": f'[ -r "{file}" ] && . "{file}"  # queenright',
                 "zsh": "fpath+=~/.zfunc; autoload -Uz compinit && compinit  # queenright",
             }[name]
-            current = startup.read_text(encoding="utf-8") if startup.is_file() else ""
-            if line not in current:
-                startup.write_text(f"{current.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
+            startup_text = startup.read_text(encoding="utf-8") if startup.is_file() else ""
+            if line not in startup_text:
+                startup.write_text(f"{startup_text.rstrip()}\n{line}\n".lstrip(), encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise QueenrightError(
             f"cannot install {file}: {error}; --show-completion prints the script instead"
@@ -139,7 +139,7 @@ def install_script(shell: str | None, home: Path) -> str:
     return f"Installed completion for {name} in {file}; it is active in new terminals."
 
 
-def _shell_name(shell: str | None) -> str:
+def _detect_shell(shell: str | None) -> str:
     name = shell or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
     if name not in SCRIPTS:
         raise UsageError(

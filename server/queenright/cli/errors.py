@@ -7,7 +7,7 @@ from typing import Final
 from queenright.instrumentation.errors import QueenrightError
 
 _MAX_LINE_LENGTH: Final = 600
-_LINE_START, _LINE_END = 400, 150
+_HEAD_LENGTH, _TAIL_LENGTH = 400, 150
 
 
 class UsageError(QueenrightError):
@@ -17,6 +17,6 @@ class UsageError(QueenrightError):
 def shorten_lines(message: str) -> str:
     """Return a message without the middle of long lines, which repeat an argument and end with the fix."""
     return "\n".join(
-        f"{line[:_LINE_START]} … {line[-_LINE_END:]}" if len(line) > _MAX_LINE_LENGTH else line
+        f"{line[:_HEAD_LENGTH]} … {line[-_TAIL_LENGTH:]}" if len(line) > _MAX_LINE_LENGTH else line
         for line in message.split("\n")
     )

@@ -44,7 +44,7 @@ def forward_call(arguments: list[str]) -> None:
         if answers:
             os.write(1, answers[0])
     finally:
-        # Also after an interrupt. There is nothing to clean up, and shutting down the interpreter takes time.
+        # Exit after an interrupt as well: there is nothing to clean up, and a regular shutdown takes time.
         os._exit(0)
 
 
@@ -65,38 +65,38 @@ def _forward(arguments: list[str], waiting_times: list[float]) -> bytes:
     client, arguments = CLIENTS[arguments[0]], [part for word in arguments[1:] for part in word.split("=", 1)]
     options = dict(zip(arguments[::2], arguments[1::2], strict=True))
     url = options.get("--otlp-url") or OTLP_URL
-    scheme, _, rest = url.partition("://")
-    authority, _, path = rest.partition("/")
-    name, _, port = authority.rpartition("@")[2].rpartition(":")
-    if not name or not port.isdigit():
-        name, port = authority, "443" if scheme == "https" else "80"
-    query = "&".join(f"{key}={_quote(value)}" for key, value in _owner() if value)
-    head = {
+    scheme, _, address = url.partition("://")
+    authority, _, path = address.partition("/")
+    host, _, port = authority.rpartition("@")[2].rpartition(":")
+    if not host or not port.isdigit():
+        host, port = authority, "443" if scheme == "https" else "80"
+    query = "&".join(f"{key}={_quote(value)}" for key, value in _list_owner_parameters() if value)
+    headers = {
         "Host": authority,
         "Content-Type": "application/json",
         "Connection": "close",
     }
     if file := options.get("--token-file"):
         with open(file, encoding="utf-8") as stream:
-            head["Authorization"] = f"Bearer {stream.read(4096).strip()}"
-    body = _read(0)
-    head["Content-Length"] = str(len(body))
+            headers["Authorization"] = f"Bearer {stream.read(4096).strip()}"
+    body = _read_all(0)
+    headers["Content-Length"] = str(len(body))
     target = f"{'/' + path.strip('/') if path.strip('/') else ''}/hooks/{client}?{query}"
-    lines = [f"POST {target} HTTP/1.1", *(f"{key}: {value}" for key, value in head.items()), "", ""]
-    connection = socket.create_connection((name.strip("[]"), int(port)), timeout=LIMIT)
+    lines = [f"POST {target} HTTP/1.1", *(f"{key}: {value}" for key, value in headers.items()), "", ""]
+    connection = socket.create_connection((host.strip("[]"), int(port)), timeout=LIMIT)
     if scheme == "https":
         import ssl
 
-        connection = ssl.create_default_context().wrap_socket(connection, server_hostname=name.strip("[]"))
+        connection = ssl.create_default_context().wrap_socket(connection, server_hostname=host.strip("[]"))
     connection.sendall("\r\n".join(lines).encode("latin-1") + body)
-    first = connection.recv(1 << 16)
+    first_part = connection.recv(1 << 16)
     if seconds := min(float(options.get("--wait") or 0.0), MAX_WAIT_SECONDS):
         connection.settimeout(seconds)
         waiting_times.append(seconds)
-    return _json_object(_receive(connection, first))
+    return _extract_json_object(_receive_response(connection, first_part))
 
 
-def _owner() -> list[tuple[str, str]]:
+def _list_owner_parameters() -> list[tuple[str, str]]:
     user = os.environ.get("USER") or os.environ.get("LOGNAME")
     if not user:
         import pwd
@@ -111,14 +111,14 @@ def _quote(text: str) -> str:
     return "".join(chr(byte) if byte in _URL_SAFE else f"%{byte:02X}" for byte in raw)
 
 
-def _read(descriptor: int) -> bytes:
+def _read_all(descriptor: int) -> bytes:
     parts = []
     while part := os.read(descriptor, 1 << 16):
         parts.append(part)
     return b"".join(parts)
 
 
-def _receive(connection: socket.socket, response: bytes) -> bytes:
+def _receive_response(connection: socket.socket, response: bytes) -> bytes:
     while part := connection.recv(1 << 16):
         response += part
         if len(response) > _MAX_ANSWER:
@@ -126,7 +126,7 @@ def _receive(connection: socket.socket, response: bytes) -> bytes:
     return response
 
 
-def _json_object(response: bytes) -> bytes:
+def _extract_json_object(response: bytes) -> bytes:
     """Return the body of a 200 response if it is a JSON object that is not empty; otherwise nothing."""
     head, _, body = response.partition(b"\r\n\r\n")
     lines = head.split(b"\r\n")
@@ -151,10 +151,10 @@ def _json_object(response: bytes) -> bytes:
 def _dechunk(body: bytes) -> bytes:
     content = b""
     while body:
-        size, _, rest = body.partition(b"\r\n")
+        size, _, remaining_body = body.partition(b"\r\n")
         length = int(size.split(b";")[0], 16)
         if length == 0:
             return content
-        content += rest[:length]
-        body = rest[length + 2 :]
+        content += remaining_body[:length]
+        body = remaining_body[length + 2 :]
     return b""

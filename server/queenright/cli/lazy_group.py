@@ -28,7 +28,7 @@ _SYNONYMS: Final = {
     "stop": ("terminate", "stop-acting"),
     "restart": ("recover",),
 }
-"""What other programs call commands of ours, where the spelling is not near."""
+"""Names of similar commands in other programs that a search for similar spelling would not match."""
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -40,7 +40,7 @@ class _LazyCommands(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._cache:
-            self._cache[name] = _load(self._table[name])
+            self._cache[name] = _load_command(self._table[name])
         return self._cache[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -73,12 +73,12 @@ class LazyGroup(TyperGroup):
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """Parse the options of `queenright` itself."""
-        with _plain_usage_errors():
+        with _rewrite_usage_errors():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """Parse the rest of the command line, and run the command."""
-        with _plain_usage_errors():
+        with _rewrite_usage_errors():
             return super().invoke(ctx)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
@@ -91,7 +91,7 @@ class LazyGroup(TyperGroup):
 
 
 @contextmanager
-def _plain_usage_errors() -> Iterator[None]:
+def _rewrite_usage_errors() -> Iterator[None]:
     """Replace pydantic's terms in usage errors; mask and shorten the values that the errors quote."""
     try:
         yield
@@ -108,12 +108,12 @@ def _plain_usage_errors() -> Iterator[None]:
                 message = f"{message}, not {shorten_value(fault['input'])}"
             error.message = message
         elif error.message.startswith("No such command"):
-            error.message = _suggest(error)
+            error.message = _format_unknown_command(error)
         error.message = shorten_lines("\n".join(redact(line, 10_000) for line in error.message.split("\n")))
         raise
 
 
-def _suggest(error: typer.BadParameter) -> str:
+def _format_unknown_command(error: typer.BadParameter) -> str:
     """Return the message about an unknown command, with the options or commands that may be meant."""
     context: Any = error.ctx
     word = error.message.split("'")[1]
@@ -126,7 +126,7 @@ def _suggest(error: typer.BadParameter) -> str:
     return f"{error.message} Commands: {', '.join(context.command.commands)}."
 
 
-def _load(entry: CommandEntry) -> Any:
+def _load_command(entry: CommandEntry) -> Any:
     """Import a command and return it as a click command."""
     target = getattr(import_module(entry.module), entry.attribute)
     parent = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -138,9 +138,9 @@ def _load(entry: CommandEntry) -> Any:
     for subcommand in getattr(command, "commands", {}).values():
         command.epilog = command.epilog or subcommand.epilog
         # Click would cut the list's texts to 45 characters.
-        subcommand.short_help = subcommand.short_help or _first_sentence(subcommand.help or "")
+        subcommand.short_help = subcommand.short_help or _get_first_sentence(subcommand.help or "")
     return command
 
 
-def _first_sentence(text: str) -> str:
+def _get_first_sentence(text: str) -> str:
     return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".")

@@ -19,7 +19,7 @@ _UNIT_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 3
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d+)?)([mhdwy])")
 
 PORT: Final[dict[str, Any]] = {"min": 0, "max": 65_535, "metavar": "PORT"}
-"""Of an option for a port; 0 takes any free one."""
+"""Arguments of an option for a port; port 0 selects a free one."""
 
 
 class Scope(StrEnum):
@@ -30,14 +30,14 @@ class Scope(StrEnum):
 
 
 def parse_path(text: str) -> Path:
-    """Return a path. Refuses an empty text, which is usually an unset variable in a script."""
+    """Return a path; reject an empty text, which is usually an unset variable in a script."""
     if not text.strip():
         raise typer.BadParameter("the path is empty; pass a path or leave the option out")
     return Path(text)
 
 
 def require_author(by: str) -> str:
-    """Return the name of who acts. Refuses a blank one, which the audit trail could not show."""
+    """Return the name of the actor; reject a blank name, which would be invisible in the audit trail."""
     if not by.strip():
         raise typer.BadParameter("the name is blank; write yours, or leave the option out")
     return by
@@ -151,7 +151,7 @@ class ShellOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptions:
-    """Which rules: settings file, label selectors, and targets of links."""
+    """The options that select the rules: settings file, label selectors, and link targets."""
 
     config: Config = None
     service_selector: Annotated[

@@ -50,8 +50,8 @@ def list_failed_sessions(status: Status) -> set[tuple[str, str]]:
 def describe_agent(agent: AgentRow) -> str:
     """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
     if agent.waiting and not agent.ended:
-        at = "" if agent.limited_until is None else f" at {local_time(agent.limited_until)}"
-        return f"{agent.activity}: {agent.question}" if agent.question else agent.activity + at
+        limit_text = "" if agent.limited_until is None else f" at {local_time(agent.limited_until)}"
+        return f"{agent.activity}: {agent.question}" if agent.question else agent.activity + limit_text
     return agent.reason if agent.findings else ""
 
 

@@ -54,7 +54,7 @@ def resolve_session(service: Queenright, agent_id: str, ending: str | None) -> s
 
 
 def resolve_task(service: Queenright, ending: str) -> str:
-    """Return a task id; ``…end``, as `queenright list` shows it, is a session's id or a task's."""
+    """Return a task id. A text such as ``…end``, as `queenright list` shows it, matches tasks or sessions."""
     ending = require_text(ending, "task")
     if not ending.startswith("…"):
         return ending
@@ -63,14 +63,14 @@ def resolve_task(service: Queenright, ending: str) -> str:
 
 
 def _match_end(ids: Iterable[str], ending: str) -> str:
-    end = ending.removeprefix("…")
-    matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(end))) if end.strip() else []
+    suffix = ending.removeprefix("…")
+    matches = list(dict.fromkeys(id_ for id_ in ids if id_.endswith(suffix))) if suffix.strip() else []
     if ending in matches or not matches:
         return ending
     if len(matches) > 1:
-        more = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
+        omission = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
         raise UnresolvedIdError(
-            f"{len(matches)} sessions end with {ending!r}: {', '.join(matches[:_MAX_LISTED])}{more}; "
+            f"{len(matches)} sessions end with {ending!r}: {', '.join(matches[:_MAX_LISTED])}{omission}; "
             "give more characters of the id"
         )
     return matches[0]

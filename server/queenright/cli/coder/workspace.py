@@ -27,32 +27,32 @@ class _Arguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _List(_Arguments):
+class _ListArguments(_Arguments):
     pattern: Annotated[str, Field(description="A glob such as *.py or mail_agent/*. Default: all files.")] = (
         "*"
     )
 
 
-class _Path(_Arguments):
+class _PathArguments(_Arguments):
     path: Annotated[
         str, Field(min_length=1, description="Path in the workspace, such as mail_agent/agent.json.")
     ]
 
 
-class _Read(_Path):
+class _ReadArguments(_PathArguments):
     first: Annotated[int, Field(ge=1, description="The first line.")] = 1
 
 
-class _Write(_Path):
+class _WriteArguments(_PathArguments):
     content: Annotated[str, Field(max_length=_MAX_BYTES, description="The whole file.")]
 
 
-class _Edit(_Path):
+class _EditArguments(_PathArguments):
     old: Annotated[str, Field(min_length=1, description="The exact text to replace; it must occur once.")]
     new: Annotated[str, Field(max_length=_MAX_BYTES, description="The replacement.")]
 
 
-class _Escalation(_Arguments):
+class _EscalationArguments(_Arguments):
     agent: str
     error: str
     tried: Annotated[str, Field(description="What was tried, with the results.")]
@@ -74,53 +74,63 @@ class Workspace:
     def tools(self) -> list[Tool]:
         """Return the tools."""
         return [
-            Tool("list_files", "List the files of the workspace.", _List, self._list, threaded=True),
-            Tool("read_file", f"Read a file, at most {_MAX_LINES} lines.", _Read, self._read, threaded=True),
+            Tool("list_files", "List the files of the workspace.", _ListArguments, self._list, threaded=True),
+            Tool(
+                "read_file",
+                f"Read a file, at most {_MAX_LINES} lines.",
+                _ReadArguments,
+                self._read,
+                threaded=True,
+            ),
             Tool(
                 "write_file",
                 "Write a whole file; creates missing folders.",
-                _Write,
+                _WriteArguments,
                 self._write,
                 threaded=True,
             ),
-            Tool("edit_file", "Replace one passage of a file.", _Edit, self._edit, threaded=True),
+            Tool("edit_file", "Replace one passage of a file.", _EditArguments, self._edit, threaded=True),
             Tool(
                 "log_escalation",
                 "Record for a person that an agent fails and you cannot fix it.",
-                _Escalation,
-                self._log,
+                _EscalationArguments,
+                self._log_escalation,
                 threaded=True,
                 context=("data_dir",),
             ),
         ]
 
-    def _list(self, arguments: _List) -> str:
-        paths = sorted(str(path) for path in self._files() if path.match(arguments.pattern))
-        more = (
+    def _list(self, arguments: _ListArguments) -> str:
+        paths = sorted(str(path) for path in self._iterate_files() if path.match(arguments.pattern))
+        omission = (
             f"\nand {len(paths) - _MAX_FILES} more; use a narrower pattern" if len(paths) > _MAX_FILES else ""
         )
-        return "\n".join(paths[:_MAX_FILES]) + more if paths else f"no files match {arguments.pattern!r}"
+        return "\n".join(paths[:_MAX_FILES]) + omission if paths else f"no files match {arguments.pattern!r}"
 
-    def _files(self) -> Iterator[Path]:
-        for folder, inner, names in os.walk(self.root):
-            inner[:] = [name for name in inner if not name.startswith(".") and name not in _SKIPPED_FOLDERS]
+    def _iterate_files(self) -> Iterator[Path]:
+        for folder, subfolders, names in os.walk(self.root):
+            subfolders[:] = [
+                name for name in subfolders if not name.startswith(".") and name not in _SKIPPED_FOLDERS
+            ]
             for name in names:
                 if not name.startswith("."):
                     yield Path(folder, name).relative_to(self.root)
 
-    def _read(self, arguments: _Read) -> str:
+    def _read(self, arguments: _ReadArguments) -> str:
         lines = self._read_text(self._resolve(arguments.path), arguments.path).splitlines()
         page = lines[arguments.first - 1 : arguments.first - 1 + _MAX_LINES]
         end = arguments.first - 1 + len(page)
-        more = f"\n({len(lines) - end} more lines; continue with first={end + 1})" if end < len(lines) else ""
-        return "\n".join(page) + more
+        continuation = (
+            f"\n({len(lines) - end} more lines; continue with first={end + 1})" if end < len(lines) else ""
+        )
+        return "\n".join(page) + continuation
 
-    def _write(self, arguments: _Write) -> str:
+    def _write(self, arguments: _WriteArguments) -> str:
         path = self._resolve(arguments.path)
         _write_file(path, arguments.content, arguments.path)
         return f"wrote {arguments.path}, {len(arguments.content.splitlines())} lines"
 
-    def _edit(self, arguments: _Edit) -> str:
+    def _edit(self, arguments: _EditArguments) -> str:
         path = self._resolve(arguments.path)
         text = self._read_text(path, arguments.path)
         if (times := text.count(arguments.old)) != 1:
@@ -128,12 +138,12 @@ class Workspace:
         _write_file(path, text.replace(arguments.old, arguments.new), arguments.path)
         return f"changed {arguments.path}"
 
-    def _log(self, arguments: _Escalation, *, data_dir: Path) -> str:
+    def _log_escalation(self, arguments: _EscalationArguments, *, data_dir: Path) -> str:
         data_dir.mkdir(parents=True, exist_ok=True)
-        file = data_dir / "escalation_log.jsonl"
-        with file.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(arguments.model_dump(), ensure_ascii=False) + "\n")
-        return f"written to {file}"
+        path = data_dir / "escalation_log.jsonl"
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(arguments.model_dump(), ensure_ascii=False) + "\n")
+        return f"written to {path}"
 
     def _read_text(self, path: Path, name: str) -> str:
         try:

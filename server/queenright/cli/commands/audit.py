@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
 audit = typer.Typer(no_args_is_help=True)
 
-_OWN_KEYS: Final = (
+_EXPORTED_KEYS_NOTE: Final = (
     "The keys are from the file itself: compare their ids with the service's, "
     "or pass the service's audit-key.pub with --public-key."
 )
-_LIMITATION: Final = "Events that were removed from the log before the export cannot be detected here."
+_REMOVED_EVENTS_NOTE: Final = (
+    "Events that were removed from the log before the export cannot be detected here."
+)
 
 
 @audit.command("verify", epilog="Example: queenright audit verify --storage .queenright")
@@ -88,8 +90,8 @@ def audit_export(
     from queenright.server.settings import load_settings
 
     settings = load_settings(config, **settings_overrides(storage))
-    begin, end = _parse_time("--since", since), _parse_time("--until", until)
-    if begin is not None and end is not None and end <= begin:
+    start, end = _parse_time("--since", since), _parse_time("--until", until)
+    if start is not None and end is not None and end <= start:
         raise typer.BadParameter(
             f"{until!r} is not after --since {since!r}; give a later time", param_hint="--until"
         )
@@ -99,8 +101,8 @@ def audit_export(
         keys.add([signer.public])
 
     def write(conn: Connection, file: BinaryIO) -> int:
-        lines = export_lines(conn, now=time.time(), keys=keys, signer=signer, since=begin, until=end)
-        return _write(lines, file)
+        lines = export_lines(conn, now=time.time(), keys=keys, signer=signer, since=start, until=end)
+        return _write_lines(lines, file)
 
     partitions = _list_partitions(settings)
     if partition is None and len(partitions) > 1:
@@ -133,13 +135,13 @@ def _verify_log(settings: Settings, public_keys: Sequence[Path], *, as_json: boo
             audits[partition] = store.read_now(lambda conn: verify_audit(conn, keys))
     is_ok = all(audit.ok for audit in audits.values())
     if as_json:
-        rows = [_audit_row(audit) | {"partition": partition} for partition, audit in audits.items()]
+        rows = [_audit_to_dict(audit) | {"partition": partition} for partition, audit in audits.items()]
         typer.echo(
-            json.dumps(_audit_row(audits[0]) if len(audits) == 1 else {"ok": is_ok, "partitions": rows})
+            json.dumps(_audit_to_dict(audits[0]) if len(audits) == 1 else {"ok": is_ok, "partitions": rows})
         )
     else:
         for partition, audit in audits.items():
-            for line in _audit_lines(audit):
+            for line in _format_audit(audit):
                 typer.echo(line if len(audits) == 1 else f"Partition {partition}: {line}")
     return 0 if is_ok else 1
 
@@ -155,9 +157,9 @@ def _verify_export(settings: Settings, file: Path, public_keys: Sequence[Path], 
     except OSError as error:
         raise QueenrightError(f"cannot read {file}: {error.strerror}; pass an exported file") from error
     if as_json:
-        typer.echo(json.dumps(_export_row(check)))
+        typer.echo(json.dumps(_export_check_to_dict(check)))
     else:
-        for line in _export_lines(check):
+        for line in _format_export_check(check):
             typer.echo(line)
     return 0 if check.ok else 1
 
@@ -196,15 +198,15 @@ def _parse_time(option: str, text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        moment = datetime.fromisoformat(text)
+        parsed_time = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
             f"{text!r} is not a time; write 2026-03-01 or 2026-03-01T12:00:00Z", param_hint=option
         ) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)).timestamp()
 
 
-def _write(lines: Iterable[bytes], file: BinaryIO) -> int:
+def _write_lines(lines: Iterable[bytes], file: BinaryIO) -> int:
     count = -2  # The first and the last line are not events.
     for line in track(lines, "Writing events", uses_stdout=file is sys.stdout.buffer):
         file.write(line)
@@ -231,7 +233,7 @@ def _atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise QueenrightError(f"cannot write {path}: {error.strerror}; pass a writable file") from error
 
 
-def _audit_lines(audit: AuditResult) -> Iterator[str]:
+def _format_audit(audit: AuditResult) -> Iterator[str]:
     log, archive = audit.log, audit.archive
     if log.ok:
         pruned_text = f"; {format_count(log.let_go, 'older row')} pruned" if log.let_go else ""
@@ -242,22 +244,22 @@ def _audit_lines(audit: AuditResult) -> Iterator[str]:
         yield f"The audit archive was changed: row {archive.first_bad}: {archive.reason}"
     elif archive.rows or archive.let_go:
         yield f"The audit archive is intact: {format_count(archive.rows, 'row')}, each as it was in the log."
-    yield from _signature_lines(audit.signatures)
+    yield from _format_signatures(audit.signatures)
 
 
-def _export_lines(check: ExportCheck) -> Iterator[str]:
+def _format_export_check(check: ExportCheck) -> Iterator[str]:
     if check.reason:
         yield f"The file was changed: {check.reason}"
         return
     signature = f"signed by key {check.key_id}" if check.key_id else "not signed: anyone could have made it"
     yield f"The file is intact: {format_count(check.rows, 'event')}, none changed, {signature}."
-    yield from _signature_lines(check.signatures)
+    yield from _format_signatures(check.signatures)
     if check.own_keys:
-        yield _OWN_KEYS
-    yield _LIMITATION
+        yield _EXPORTED_KEYS_NOTE
+    yield _REMOVED_EVENTS_NOTE
 
 
-def _signature_lines(signatures: Signatures) -> Iterator[str]:
+def _format_signatures(signatures: Signatures) -> Iterator[str]:
     if signatures.terminations and not signatures.fault_count:
         yield f"Terminations: {signatures.terminations}, each signed by a key of the service."
     if signatures.fault_count:
@@ -267,22 +269,22 @@ def _signature_lines(signatures: Signatures) -> Iterator[str]:
             yield f"  and {signatures.fault_count - len(signatures.faults)} more"
 
 
-def _audit_row(audit: AuditResult) -> dict[str, Any]:
+def _audit_to_dict(audit: AuditResult) -> dict[str, Any]:
     return {
         **asdict(audit.log),
         "ok": audit.ok,
         "archive": asdict(audit.archive),
-        **_signatures_row(audit.signatures),
+        **_signatures_to_dict(audit.signatures),
     }
 
 
-def _export_row(check: ExportCheck) -> dict[str, Any]:
+def _export_check_to_dict(check: ExportCheck) -> dict[str, Any]:
     row = asdict(check)
     del row["signatures"]
-    return row | _signatures_row(check.signatures)
+    return row | _signatures_to_dict(check.signatures)
 
 
-def _signatures_row(signatures: Signatures) -> dict[str, Any]:
+def _signatures_to_dict(signatures: Signatures) -> dict[str, Any]:
     row = asdict(signatures)
     row["unsigned"] = row.pop("fault_count")
     return row

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from queenright.api.tickets import ChatMessage, Ticket
     from queenright.client.synchronous import Queenright
 
-_HISTORY: Final = 20
+_HISTORY_LIMIT: Final = 20
 _CONNECT_SECONDS: Final = 3.0
-"""How long a question waits for the stream of answers."""
+"""How long to wait for the stream of answers to connect before a question is sent."""
 
 
 @example('chat 01a2c4f8 --say "what was tried?"')
@@ -41,9 +41,9 @@ def chat(
         bool,
         typer.Option(
             "--act",
-            help="Treat the text of --say as an order in free form: the queen may nudge, request a "
-            "termination, or acknowledge; for an admin also restart a loaded agent, or change a file of it "
-            "that the text names.",
+            help="Treat the text of --say as a free-form order: the queen may nudge, request a "
+            "termination, or acknowledge; for an admin, she may also restart a loaded agent, or change a "
+            "file of the agent that the text names.",
         ),
     ] = False,
     by: By = CURRENT_USER,
@@ -54,7 +54,7 @@ def chat(
 
     The chat is stored with the ticket; earlier messages are shown first. Without a terminal, every input line
     is a question. The queen acts on messages that start with an order: `nudge it: TEXT`,
-    `terminate it: REASON`, `acknowledge`; for an admin also `restart it` and `change FILE: TEXT`. With
+    `terminate it: REASON`, `acknowledge`; from an admin also `restart it` and `change FILE: TEXT`. With
     `--act`, the exit code is 1 if she did not act.
     """
     if say is not None and not say.strip():
@@ -87,18 +87,18 @@ def converse(
         typer.secho(strip_control(head), bold=True)
         typer.echo(strip_control(ticket.cause))
         typer.echo("Ask about the problem, what was tried, or what to do next. Ctrl-D exits.\n")
-    for message in service.tickets.messages(ticket.ticket_id, limit=_HISTORY):
+    for message in service.tickets.messages(ticket.ticket_id, limit=_HISTORY_LIMIT):
         _print_message(message, as_json=as_json)
     try:
         for question in questions:
-            _ask(service, ticket.ticket_id, question, by=by, as_json=as_json)
+            _ask_question(service, ticket.ticket_id, question, by=by, as_json=as_json)
     except KeyboardInterrupt:
         if not sys.stdin.isatty():
             raise
         typer.echo()
 
 
-def _ask(service: Queenright, ticket_id: str, question: str, *, by: str, as_json: bool) -> None:
+def _ask_question(service: Queenright, ticket_id: str, question: str, *, by: str, as_json: bool) -> None:
     """
     Ask a question and print the answer, or why it was refused.
 
@@ -113,7 +113,7 @@ def _ask(service: Queenright, ticket_id: str, question: str, *, by: str, as_json
 
     def begin() -> None:
         status.stop()
-        _print_head("queen", time.time())
+        _print_message_head("queen", time.time())
 
     printer = AnswerPrinter(indent="  ", begin=begin)
     try:
@@ -138,8 +138,8 @@ class AnswerPrinter:
     Prints an answer as the queen writes it.
 
     Args:
-        indent: Begins every line.
-        begin: Called before the first piece.
+        indent: Prefix of every line.
+        begin: Called before the first piece is printed.
     """
 
     def __init__(self, *, indent: str = "", begin: Callable[[], object] = lambda: None) -> None:
@@ -169,14 +169,14 @@ class AnswerPrinter:
     def print_rest(self, answer: str) -> None:
         """Print the rest of the answer, or all of it if the printed pieces differ, and end the line."""
         is_continued = self.has_begun and answer.startswith(self._text)
-        rest = answer.removeprefix(self._text) if is_continued else answer
-        self.print_piece(self._next_index if is_continued else 0, rest)
+        remaining_text = answer.removeprefix(self._text) if is_continued else answer
+        self.print_piece(self._next_index if is_continued else 0, remaining_text)
         typer.echo()
 
 
 @contextlib.contextmanager
 def stream_answer(service: Queenright, ticket_id: str, printer: AnswerPrinter | None) -> Iterator[None]:
-    """Print the answer to a question asked in this context as it is written, if stdout is a terminal."""
+    """Print the answer to a question that is asked in this context, piece by piece, on a terminal only."""
     if printer is None or not sys.stdout.isatty():
         yield
         return
@@ -209,11 +209,11 @@ def _print_message(message: ChatMessage, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(json_values(message)))
         return
-    _print_head(message.by, message.at)
+    _print_message_head(message.by, message.at)
     typer.echo(textwrap.indent(strip_control(message.text), "  ") + "\n")
 
 
-def _print_head(by: str, at: float) -> None:
+def _print_message_head(by: str, at: float) -> None:
     typer.secho(f"{strip_control(by)} {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC", bold=True)
 
 

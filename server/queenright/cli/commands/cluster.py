@@ -39,8 +39,8 @@ def status(service: Queenright, as_json: Json = False) -> None:
         )
     for part in report.partitions:
         if is_split and part.backlog is not None and part.backlog.messages:
-            waiting = format_count(part.backlog.messages, "message")
-            lines.append(f"partition {part.number}: {waiting} of telemetry to store")
+            message_count = format_count(part.backlog.messages, "message")
+            lines.append(f"partition {part.number}: {message_count} of telemetry to store")
     if report.backlog is not None:
         lines.append(f"{format_count(report.backlog.messages, 'message')} of telemetry to store")
     lines += [f"fault: {fault}" for fault in report.faults]

@@ -22,7 +22,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Compare dashboards in a folder with the settings. Exit code 1: one is outdated or missing."""
-    files = _render(config)
+    files = _render_dashboards(config)
     differences = _list_differences(files, folder)
     if as_json:
         typer.echo(json.dumps({"dashboards": sorted(files), "faults": differences}, indent=2))
@@ -42,7 +42,7 @@ def export(
     config: Config = None,
 ) -> None:
     """Write the dashboards as JSON, with the thresholds of the settings and links to the console."""
-    files = _render(config)
+    files = _render_dashboards(config)
     try:
         output.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -52,7 +52,7 @@ def export(
     typer.echo(f"Wrote {len(files)} dashboards to {output}.")
 
 
-def _render(config: Path | None) -> dict[str, str]:
+def _render_dashboards(config: Path | None) -> dict[str, str]:
     """Return the dashboards of the settings, as JSON by file name."""
     from queenright.grafana.export import render_dashboards
     from queenright.server.settings import load_settings

@@ -33,7 +33,7 @@ class EscalationDecision(StrEnum):
     TERMINATE = "terminate"
 
 
-def _time_left(until: float) -> str:
+def _format_time_left(until: float) -> str:
     seconds = until - time.time()
     return f"{format_duration(seconds)} left" if seconds > 0 else "due"
 
@@ -43,17 +43,17 @@ def list_approvals(service: Queenright, all_: All = False, as_json: Json = False
     """List the queen's requests to terminate a worker, newest first."""
     rows = list(service.approvals.list(only_open=None if all_ else True, limit=limit))
     lines = (
-        f"{approval.approval_id}  {_approval_state(approval):<14} "
+        f"{approval.approval_id}  {_format_approval_state(approval):<14} "
         f"{worker_cells(approval.agent_id, approval.session_id)} {truncate(approval.reason)}"
         for approval in rows
     )
     print_list(rows, lines, "No approvals." if all_ else "No pending approvals.", as_json=as_json)
 
 
-def _approval_state(approval: Approval) -> str:
+def _format_approval_state(approval: Approval) -> str:
     if approval.status != "requested":
         return str(approval.outcome or approval.status)
-    return _time_left(approval.expires_at)
+    return _format_time_left(approval.expires_at)
 
 
 approvals = listing_group(list_approvals, example="approvals list --all")
@@ -99,7 +99,7 @@ def list_escalations(
     is_frozen = not as_json and warn_about_limits(service.service.status())
     lines = []
     for e in rows:
-        pending = "frozen" if is_frozen else _time_left(e.deadline)
+        pending = "frozen" if is_frozen else _format_time_left(e.deadline)
         state = pending if e.status == "pending" else e.decision or e.status
         lines.append(
             f"{e.escalation_id}  {state:<14} {worker_cells(e.agent_id, e.session_id)} {truncate(e.reason)}"
@@ -144,7 +144,7 @@ def list_permissions(
         require_text(agent)
     rows = list(service.permissions.list(agent_id=agent, limit=limit))
     lines = (
-        f"{request.request_id}  {_time_left(request.expires_at)}  "
+        f"{request.request_id}  {_format_time_left(request.expires_at)}  "
         f"{worker_cells(request.agent_id, request.session_id)}\n  {single_line(request.question)}"
         for request in rows
     )
@@ -164,7 +164,7 @@ def allow(
     as_json: Json = False,
 ) -> None:
     """Allow a request. Exit code 1 if the answer does not reach the agent."""
-    _answer(service, "allow", request, reason, by, as_json=as_json)
+    _answer_request(service, "allow", request, reason, by, as_json=as_json)
 
 
 @permissions.command("deny", epilog='Example: queenright permissions deny 01a2c4f8 --reason "it is in use"')
@@ -177,10 +177,12 @@ def deny_permission(
     as_json: Json = False,
 ) -> None:
     """Deny a request; the agent receives the reason. Exit code 1 if the answer does not reach the agent."""
-    _answer(service, "deny", request, reason, by, as_json=as_json)
+    _answer_request(service, "deny", request, reason, by, as_json=as_json)
 
 
-def _answer(service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool) -> None:
+def _answer_request(
+    service: Queenright, decision: str, request: str, reason: str, by: str, *, as_json: bool
+) -> None:
     permission = service.permissions.answer(request, decision, by=by, reason=reason)
     text = f"Answered {permission.agent_id}: {permission.message}"
     if permission.outcome == "dry_run":

@@ -34,11 +34,11 @@ def evaluate(
     if missing:
         typer.echo(f"queenright: no such file: {', '.join(missing)}", err=True)
         raise typer.Exit(2)
-    for line in _evaluation_lines(files, load_settings(config).health_monitoring, as_json=as_json):
+    for line in _format_evaluation(files, load_settings(config).health_monitoring, as_json=as_json):
         typer.echo(line)
 
 
-def _evaluation_lines(files: list[Path], settings: HealthSettings, *, as_json: bool) -> Iterator[str]:
+def _format_evaluation(files: list[Path], settings: HealthSettings, *, as_json: bool) -> Iterator[str]:
     """
     Yield one JSON object per run, or the runs with findings as text.
 
@@ -56,10 +56,10 @@ def _evaluation_lines(files: list[Path], settings: HealthSettings, *, as_json: b
         if as_json:
             yield _dump_result(result)
         elif result["findings"]:
-            yield _plain_line(f"{result['dataset']} {result['run_id']}")
+            yield _to_plain_line(f"{result['dataset']} {result['run_id']}")
             for finding in result["findings"]:
                 shadow = " (shadow)" if finding.get("shadow") else ""
-                text = _plain_line(f"{finding['kind']}: {finding['evidence']}")
+                text = _to_plain_line(f"{finding['kind']}: {finding['evidence']}")
                 yield f"  step {finding['step']:>4}  {finding['severity']:<8} {text}{shadow}"
     if not as_json:
         yield f"{format_count(runs, 'run')}, {alarms:,} with findings"
@@ -75,6 +75,6 @@ def _dump_result(result: Mapping[str, Any]) -> str:
     return text
 
 
-def _plain_line(text: str) -> str:
+def _to_plain_line(text: str) -> str:
     """Return a record's text on one line, without control characters and lone surrogates."""
     return " ".join(strip_control(text.encode("utf-8", "replace").decode()).split())

@@ -77,11 +77,11 @@ def _print_notice(notice: Notice) -> None:
 
 def _format_event(event: Event) -> str:
     """Return an event as a line: time, worker, type, and as much data as fits."""
-    at = time.strftime("%H:%M:%S", time.localtime(event.time))
+    time_text = time.strftime("%H:%M:%S", time.localtime(event.time))
     data = ", ".join(
         f"{key}={_format_value(value)}" for key, value in event.data.items() if key not in _LONG_KEYS
     )
-    head = f"{at}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
+    head = f"{time_text}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
     return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
 
 

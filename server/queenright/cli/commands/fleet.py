@@ -73,7 +73,9 @@ def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
     if not agents:
         typer.echo("No agents.")
         return
-    rows = [[single_line(name) or "-" for name in (a.agent_id, a.session_id, _task_name(a))] for a in agents]
+    rows = [
+        [single_line(name) or "-" for name in (a.agent_id, a.session_id, _get_task_name(a))] for a in agents
+    ]
     headings = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [headings, *rows]) for n in range(3)]
     if not wide:
@@ -104,5 +106,5 @@ def _fit_widths(widths: list[int]) -> list[int]:
     return widths
 
 
-def _task_name(agent: AgentRow) -> str:
+def _get_task_name(agent: AgentRow) -> str:
     return "" if agent.task_id == agent.session_id else agent.task_id

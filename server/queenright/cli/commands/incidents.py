@@ -34,7 +34,7 @@ def incidents(
     """
     rows = [incident for incident in service.tickets.incidents() if all_ or incident.closed_at is None]
     empty = "No incidents in the last seven days." if all_ else "No open incidents."
-    print_list(rows, map(_incident_line, rows), empty, as_json=as_json)
+    print_list(rows, map(_format_incident, rows), empty, as_json=as_json)
 
 
 @example("providers --json")
@@ -46,10 +46,10 @@ def providers(service: Queenright, as_json: Json = False) -> None:
     One line per model: status, failed calls, median and 95th percentile latency of successful calls.
     """
     rows = service.service.providers()
-    print_list(rows, map(_provider_line, rows), "No model calls in the last hour.", as_json=as_json)
+    print_list(rows, map(_format_provider, rows), "No model calls in the last hour.", as_json=as_json)
 
 
-def _incident_line(incident: Incident) -> str:
+def _format_incident(incident: Incident) -> str:
     duration = format_duration((incident.closed_at or time.time()) - incident.opened_at)
     state = "open for" if incident.closed_at is None else "closed after"
     tickets = f"{incident.open_tickets:,} of {format_count(len(incident.ticket_ids), 'ticket')} open"
@@ -57,7 +57,7 @@ def _incident_line(incident: Incident) -> str:
     return f"{incident.severity:<8}  {fit(incident.cause, 30)}  {sessions}, {tickets}, {state} {duration}"
 
 
-def _provider_line(provider: Provider) -> str:
+def _format_provider(provider: Provider) -> str:
     name = "/".join(part for part in (provider.provider, provider.model) if part)
     latency = (
         ""

@@ -128,14 +128,14 @@ def recoveries(service: Queenright, as_json: Json = False, limit: Limit = 20) ->
     """List recoveries, newest first."""
     rows = list(service.recoveries.list(limit=limit))
     lines = (
-        f"{local_time(r.created_at)}  {r.state:<10} {worker_cells(r.agent_id, r.session_id)} {_attempt(r)}  "
-        f"{r.task_id}  {truncate(r.outcome or r.reason)}"
+        f"{local_time(r.created_at)}  {r.state:<10} {worker_cells(r.agent_id, r.session_id)} "
+        f"{_format_attempt(r)}  {r.task_id}  {truncate(r.outcome or r.reason)}"
         for r in rows
     )
     print_list(rows, lines, "No recoveries.", as_json=as_json)
 
 
-def _attempt(recovery: Recovery) -> str:
+def _format_attempt(recovery: Recovery) -> str:
     attempt = f"attempt {recovery.attempt}" if recovery.attempt else "no attempt"
     return f"{attempt} from the start" if recovery.from_start else attempt
 

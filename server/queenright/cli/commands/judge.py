@@ -75,7 +75,7 @@ def score(
     """
     Run labelled scenarios through judge and queen, and print how well they agree with the labels.
 
-    Everything but the workers is real; time is virtual. A litellm model costs about 160 calls.
+    Everything but the workers is real; time is virtual. A litellm model receives about 160 calls.
 
     Exit code 0: finished; 1: below --at-least, or a rule that must always hold was violated; 2: wrong usage.
     """

@@ -40,7 +40,9 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
         typer.echo(json.dumps(json_values(snapshot), indent=2))
     else:
         for silence in snapshot.silences:
-            summary = f"{silence.silence_id}  {_time_left(silence):<18} {silence.by:<16} {silence.comment}"
+            summary = (
+                f"{silence.silence_id}  {_format_time_left(silence):<18} {silence.by:<16} {silence.comment}"
+            )
             typer.echo(single_line(summary))
             typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
             typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
@@ -98,7 +100,7 @@ def add(
     )
     if current is not None and not as_json:
         typer.echo(
-            f"Silence {current.silence_id} stays, too; it ends earlier, at {local_time(current.until)}."
+            f"Silence {current.silence_id} also stays; it ends earlier, at {local_time(current.until)}."
         )
     text = f"Silence {silence.silence_id} added. To end it: queenright silences expire {silence.silence_id}"
     print_result(silence, text, as_json=as_json)
@@ -115,7 +117,7 @@ def expire(
     typer.echo(f"Silence {silence} expired.")
 
 
-def _time_left(silence: Silence) -> str:
+def _format_time_left(silence: Silence) -> str:
     if silence.state == "pending":
         return "pending"
     return f"{format_duration(max(0.0, silence.ends_at - time.time()))} left"

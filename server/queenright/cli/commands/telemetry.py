@@ -53,11 +53,11 @@ def _format_report(report: Telemetry) -> Iterator[str]:
 
 
 def _format_source(source: TelemetrySource) -> Iterator[str]:
-    shows = ", ".join(source.shows).replace("_", " ") or "no agent activity"
+    activity_text = ", ".join(source.shows).replace("_", " ") or "no agent activity"
     yield single_line(
         f"{source.service} ({source.dialect}): {source.used:,} of "
         f"{format_count(source.records, 'record')} used, "
-        f"{_format_age(source.last_seen)}; shows {shows}"
+        f"{_format_age(source.last_seen)}; shows {activity_text}"
     )
     if source.agents:
         yield single_line(f"  agents: {', '.join(source.agents)}")
@@ -65,9 +65,9 @@ def _format_source(source: TelemetrySource) -> Iterator[str]:
             f"  last session {source.session}: {format_count(source.steps, 'step')}, "
             f"{format_count(source.tool_calls, 'tool call')}, {format_count(source.tokens, 'token')}"
         )
-    for missing in source.missing:
-        yield single_line(f"  missing: {missing.missing}; {missing.remedy}")
+    for gap in source.missing:
+        yield single_line(f"  missing: {gap.missing}; {gap.remedy}")
 
 
-def _format_age(moment: float) -> str:
-    return f"{format_duration(time.time() - moment)} ago"
+def _format_age(at: float) -> str:
+    return f"{format_duration(time.time() - at)} ago"

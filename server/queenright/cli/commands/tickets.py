@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets)]
 
-_NEWEST = 1000
+_MAX_TICKETS = 1000
 
 
 class StatusFilter(StrEnum):
@@ -52,17 +52,17 @@ def list_tickets(
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
 ) -> None:
-    """List tickets of the newest 1,000, worst first."""
+    """List tickets, worst first. Only the newest 1,000 are considered."""
     from queenright.api.terms import Severity, list_values
 
-    rows = list(service.tickets.list(status=status, limit=_NEWEST))
+    rows = list(service.tickets.list(status=status, limit=_MAX_TICKETS))
     if status is None and not all_:
         rows = [t for t in rows if t.status not in CLOSED_STATUSES]
     severities = list_values(Severity)
     rows.sort(key=lambda t: severities.index(t.severity), reverse=True)
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()
-    lines = (ticket_row(t, now, width) for t in rows)
+    lines = (format_ticket_row(t, now, width) for t in rows)
     heading = _format_row(
         "severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket"
     )
@@ -85,18 +85,18 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
         typer.echo(json.dumps(json_values(result), indent=2))
         return
     approvals = [] if result.closed_at else service.approvals.list(only_open=True)
-    approval = next((row for row in approvals if row.ticket_id == result.ticket_id), None)
-    for line in ticket_lines(result, time.time(), approval):
+    pending_approval = next((row for row in approvals if row.ticket_id == result.ticket_id), None)
+    for line in format_ticket(result, time.time(), pending_approval):
         typer.echo(single_line(line))
 
 
-def ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
+def format_ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
     worker = worker_cells(ticket.agent_id, ticket.session_id, width)
-    end = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
-    return _format_row(ticket.severity, ticket.status, worker, kind, age, end)
+    suffix = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
+    return _format_row(ticket.severity, ticket.status, worker, kind, age, suffix)
 
 
 def _format_row(severity: str, status: str, worker: str, kind: str, age: str, ticket: str) -> str:
@@ -143,8 +143,8 @@ def _describe_duration(ticket: Ticket, now: float) -> str:
 def _clean_analysis(ticket: Ticket) -> str:
     """Return the analysis, or the reason for the triage, without the cause and the suggested action."""
     text = ticket.analysis or ticket.triage_reason
-    for phrase in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
-        text = text.replace(phrase, "") if phrase else text
+    for removed_text in (ticket.cause.strip().rstrip("."), ticket.suggested_action):
+        text = text.replace(removed_text, "") if removed_text else text
     # The numbers in parentheses that followed the cause.
     text = re.sub(r"^\(([^()]+)\)\.", r"\1.", text.strip(" ."))
     return text[:1].upper() + text[1:]
@@ -157,7 +157,7 @@ def _describe_approval(approval: Approval | None) -> str:
     return f"termination {request}: queenright approvals approve {approval.approval_id}"
 
 
-def ticket_lines(ticket: Ticket, now: float, approval: Approval | None = None) -> list[str]:
+def format_ticket(ticket: Ticket, now: float, approval: Approval | None = None) -> list[str]:
     """Return a ticket, with its pending approval, as lines. ``now`` is in seconds since the epoch."""
     kind = (ticket.words_kind or ticket.kind).replace("_", " ")
     summary = f"{ticket.severity}, {kind}, {ticket.status.replace('_', ' ')}"

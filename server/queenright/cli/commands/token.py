@@ -78,7 +78,9 @@ def create(
         typer.echo(json.dumps({"token": text, **_to_row(token_entry, now)}, indent=2))
         return
     typer.echo(text)
-    typer.echo(f"{name}: {role.value}, {_expiry(token_entry.expires_at)}. Its hash is in {file}.", err=True)
+    typer.echo(
+        f"{name}: {role.value}, {_format_expiry(token_entry.expires_at)}. Its hash is in {file}.", err=True
+    )
 
 
 @token.command("list", epilog="Example: queenright token list --json")
@@ -95,7 +97,8 @@ def list_(
         typer.echo(json.dumps([_to_row(token, now) for token in tokens.all], indent=2))
     else:
         for token in tokens.all:
-            line = f"{token.name:<24} {token.role.value:<9} {token.state(now):<8} {_expiry(token.expires_at)}"
+            expiry = _format_expiry(token.expires_at)
+            line = f"{token.name:<24} {token.role.value:<9} {token.state(now):<8} {expiry}"
             typer.echo(f"{line}  id {token.id}")
         if not tokens.all:
             typer.echo(f"No tokens in {file}. Create one: `queenright token create NAME --role admin`.")
@@ -127,7 +130,7 @@ def _to_row(token: Token, now: float) -> dict[str, Any]:
     return {**token.model_dump(mode="json", exclude={"sha256"}), "state": token.state(now)}
 
 
-def _expiry(at: float | None) -> str:
+def _format_expiry(at: float | None) -> str:
     from datetime import UTC, datetime
 
     if at is None:

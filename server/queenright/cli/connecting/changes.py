@@ -87,24 +87,24 @@ def add(
     conflicts: dict[str, Any] = {}
     for change in requirements:
         parents = change.path[:-1] if isinstance(change, RequiredKey) else change.path
-        for end in range(len(parents) + 1):
-            is_list = isinstance(change, Item) and end == len(parents)
-            editor.ensure_container(parents[:end], list if is_list else dict)
+        for length in range(len(parents) + 1):
+            is_list = isinstance(change, Item) and length == len(parents)
+            editor.ensure_container(parents[:length], list if is_list else dict)
         if isinstance(change, Item):
             if not any(is_same(change.value, existing) for existing in editor.at(change.path)):
                 editor.append(change.path, change.value)
             continue
-        old = editor.at(parents).get(change.path[-1])
+        old_value = editor.at(parents).get(change.path[-1])
         if change.path[-1] not in editor.at(parents):
             editor.set(change.path, change.value)
-        elif change.is_list and isinstance(old, str):
-            if (value := _join_lists(old, change.value)) != old:
-                editor.replace(change.path, value, old)
-        elif not is_same(old, change.value):
+        elif change.is_list and isinstance(old_value, str):
+            if (value := _join_lists(old_value, change.value)) != old_value:
+                editor.replace(change.path, value, old_value)
+        elif not is_same(old_value, change.value):
             if replace or change.path in own_paths:
-                editor.replace(change.path, change.value, old)
+                editor.replace(change.path, change.value, old_value)
             else:
-                conflicts[".".join(change.path)] = old
+                conflicts[".".join(change.path)] = old_value
     if conflicts:
         raise SettingsConflictError(conflicts)
     return editor.text, editor.changes

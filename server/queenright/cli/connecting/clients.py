@@ -25,7 +25,7 @@ class TelemetryTarget:
     token: str = ""
     token_file: Path | None = None
     permission_seconds: int = 0
-    """Seconds that the agent waits for an answer to a permission request; 0: as for other hooks."""
+    """Seconds that the agent waits for an answer to a permission request; 0 is the time of other hooks."""
 
     def permission_hook(self, client: str) -> dict[str, Any]:
         """
@@ -37,9 +37,9 @@ class TelemetryTarget:
         command = self.hook_command(client, *(["--wait", str(seconds)] if seconds else []))
         return {"type": "command", "command": command, "timeout": seconds + 1}
 
-    def hook_command(self, client: str, *more: str) -> str:
+    def hook_command(self, client: str, *extra_arguments: str) -> str:
         """Return the command that forwards hook calls."""
-        words = [*self.command, "hook", client, "--otlp-url", self.url, *more]
+        words = [*self.command, "hook", client, "--otlp-url", self.url, *extra_arguments]
         return shlex.join([*words, "--token-file", str(self.token_file)] if self.token_file else words)
 
     def resource_attributes(self) -> str:
@@ -58,7 +58,7 @@ RequiredSettings = Mapping[str, Sequence[RequiredKey | Item]]
 
 @dataclass(frozen=True, slots=True)
 class CodingAgent:
-    """One coding agent."""
+    """A coding agent, and the settings that connect it."""
 
     name: str
     title: str
@@ -77,7 +77,7 @@ class CodingAgent:
     """Manual steps for a service that requires a token."""
 
 
-_PERMISSION: Final = "PermissionRequest"
+_PERMISSION_HOOK: Final = "PermissionRequest"
 _CLAUDE_HOOKS: Final = (
     *("UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest"),
     *("Elicitation", "Notification", "SubagentStart", "SubagentStop", "Stop", "StopFailure", "SessionEnd"),
@@ -90,7 +90,7 @@ _GEMINI_HOOKS: Final = (
     *("SessionStart", "BeforeAgent", "BeforeModel", "BeforeTool", "AfterTool", "AfterAgent"),
     *("Notification", "SessionEnd"),
 )
-"""Without AfterModel, which is called for each piece of an answer; the log has the end of a model call."""
+"""AfterModel is left out: it is called for each piece of an answer, and the log contains each call's end."""
 
 
 def _make_claude_code_settings(target: TelemetryTarget) -> RequiredSettings:
@@ -120,7 +120,7 @@ def _make_claude_code_settings(target: TelemetryTarget) -> RequiredSettings:
             ),
             Item(("hooks", "SessionStart"), {"hooks": [start]}),
             *(
-                Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
+                Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION_HOOK else hook]})
                 for name in _CLAUDE_HOOKS
             ),
         ]
@@ -136,7 +136,7 @@ def _make_codex_settings(target: TelemetryTarget) -> RequiredSettings:
     return {
         "config.toml": [RequiredKey(("otel", "exporter"), {"otlp-http": exporter})],
         "hooks.json": [
-            Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION else hook]})
+            Item(("hooks", name), {"hooks": [permission_hook if name == _PERMISSION_HOOK else hook]})
             for name in _CODEX_HOOKS
         ],
     }
@@ -177,7 +177,7 @@ CLIENTS: Final = {
             framework="codex",
             program="codex",
             folder=".codex",
-            # It ignores telemetry settings of a project.
+            # Codex ignores telemetry settings of a project.
             has_project_scope=False,
             settings=_make_codex_settings,
             notes=("Codex runs new hooks only after you trust them: type /hooks in Codex.",),

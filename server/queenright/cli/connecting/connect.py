@@ -82,7 +82,7 @@ def resolve_target(
         is_url = False
     if not is_url or parts.query or parts.fragment or parts.username is not None:
         raise UsageError(
-            f"--otlp-url {single_line(otlp_url)!r} is not a URL; write one like http://127.0.0.1:4318"
+            f"--otlp-url {single_line(otlp_url)!r} is not a URL; use one such as http://127.0.0.1:4318"
         )
     url = otlp_url.rstrip("/")
     if scope is Scope.PROJECT:
@@ -107,7 +107,7 @@ def print_settings(name: str, scope: Scope, target: TelemetryTarget) -> None:
     for path, requirements in _list_files(CLIENTS[name], scope, target):
         text, _ = add(FORMATS[path.suffix].EMPTY, requirements, path.suffix)
         typer.echo(f"# {path}", err=True)
-        typer.echo(_without_token(text, target.token).strip())
+        typer.echo(_mask_token(text, target.token).strip())
     _print_notes(CLIENTS[name], target)
 
 
@@ -119,7 +119,7 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
         try:
             updates.append(plan_connect(path, requirements, records, replace=replace))
         except SettingsConflictError as conflict:
-            conflicts += [f"{path}: {key} is {_mask(key, old)}" for key, old in conflict.values.items()]
+            conflicts += [f"{path}: {key} is {_mask_value(key, old)}" for key, old in conflict.values.items()]
             # The difference as --replace would write it.
             updates.append(plan_connect(path, requirements, records, replace=True))
     if not any(update.is_needed for update in updates):
@@ -161,24 +161,24 @@ def disconnect(name: str, scope: Scope, *, yes: bool) -> int:
 
 
 def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
-    """Print what the service received from a client, and what is missing; return 1 if something is."""
+    """Print what the service received from a client, and what is missing. Return 1 if anything is missing."""
     client, records = CLIENTS[name], _open_records()
     paths = [path for path, _ in _list_files(client, scope, TelemetryTarget(url="", command=(), owner={}))]
     missing = []
-    if unwritten := [str(path) for path in paths if records.get(path) is None]:
-        missing.append(f"{', '.join(unwritten)}: not written by `queenright connect {name}`")
+    if unwritten_paths := [str(path) for path in paths if records.get(path) is None]:
+        missing.append(f"{', '.join(unwritten_paths)}: not written by `queenright connect {name}`")
     with connect_service(url, token_file) as service:
         sessions = [agent for agent in service.agents.list() if agent.framework == client.framework]
         telemetry = service.service.telemetry()
     sessions.sort(key=lambda session: session.last_activity, reverse=True)
     for session in sessions[:5]:
-        ago = max(0, int(time.time() - session.last_activity))
+        age_seconds = max(0, int(time.time() - session.last_activity))
         end = session.outcome or session.state
         typer.echo(
             single_line(
                 f"{session.agent_id} {session.session_id}: {end}, {format_count(session.steps, 'step')}, "
                 f"{format_count(session.tool_calls, 'tool call')}, {format_count(session.tokens, 'token')}, "
-                f"{format_duration(ago)} ago"
+                f"{format_duration(age_seconds)} ago"
             )
         )
     if len(sessions) > 5:
@@ -190,7 +190,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         )
     elif not any(session.tool_calls for session in sessions):
         missing.append("no tool call has arrived: let the agent use a tool, then check again")
-    missing += _missing_telemetry(client, telemetry)
+    missing += _list_missing_telemetry(client, telemetry)
     for line in missing:
         typer.echo(f"missing: {single_line(line)}")
     if not missing:
@@ -198,18 +198,18 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
     return 1 if missing else 0
 
 
-def _missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
-    """Return what is missing in a client's telemetry, and why its hook calls were refused since."""
+def _list_missing_telemetry(client: CodingAgent, telemetry: Telemetry) -> list[str]:
+    """Return what is missing in a client's telemetry, and the hook calls refused since its last record."""
     sources = [source for source in telemetry.sources if source.dialect == client.framework]
     last_seen = max((source.last_seen for source in sources), default=0.0)
-    lacking = [f"{part.missing}; {part.remedy}" for source in sources for part in source.missing]
+    gaps = [f"{part.missing}; {part.remedy}" for source in sources for part in source.missing]
     refusals = [
         f"refused: {format_count(refusal.count, 'request')} to {refusal.path} with {refusal.status}: "
         f"{refusal.reason}"
         for refusal in telemetry.refused
         if refusal.path == f"/hooks/{client.framework}" and refusal.last_seen > last_seen
     ]
-    return list(dict.fromkeys(lacking + refusals))
+    return list(dict.fromkeys(gaps + refusals))
 
 
 def _list_files(
@@ -234,7 +234,7 @@ def _open_records() -> RecordStore:
 def _print_diff(updates: Sequence[FileUpdate], token: str) -> None:
     for update in updates:
         if update.is_needed:
-            typer.echo(_hide(update.diff(), token), nl=False)
+            typer.echo(_mask_secrets(update.diff(), token), nl=False)
 
 
 def _confirm_write(yes: bool) -> bool:
@@ -250,16 +250,16 @@ def _confirm_write(yes: bool) -> bool:
 
 
 def _write_updates(updates: Sequence[FileUpdate], records: RecordStore) -> None:
-    complete: list[FileUpdate] = []
+    written_updates: list[FileUpdate] = []
     for update in updates:
         try:
             write(update, records)
         except AgentSettingsError as error:
-            paths = ", ".join(str(change.path) for change in complete)
+            paths = ", ".join(str(change.path) for change in written_updates)
             raise AgentSettingsError(
-                f"{error}. Already written: {paths}" if complete else str(error)
+                f"{error}. Already written: {paths}" if written_updates else str(error)
             ) from None
-        complete.append(update)
+        written_updates.append(update)
 
 
 def _print_notes(client: CodingAgent, target: TelemetryTarget) -> None:
@@ -271,15 +271,15 @@ def _print_notes(client: CodingAgent, target: TelemetryTarget) -> None:
         )
 
 
-def _mask(key: str, value: object) -> str:
+def _mask_value(key: str, value: object) -> str:
     return "set" if "HEADERS" in key.upper() else redact(repr(value))[:200]
 
 
-def _hide(text: str, token: str) -> str:
+def _mask_secrets(text: str, token: str) -> str:
     """Return text without the token and without secrets of existing settings."""
-    lines = _without_token(text, token).splitlines(keepends=True)
+    lines = _mask_token(text, token).splitlines(keepends=True)
     return "".join(redact(line, limit=len(line) + _MASK_LENGTH) for line in lines)
 
 
-def _without_token(text: str, token: str) -> str:
+def _mask_token(text: str, token: str) -> str:
     return text.replace(token, _TOKEN_PLACEHOLDER) if token else text

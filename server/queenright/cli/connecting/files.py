@@ -42,7 +42,7 @@ class ConnectRecord:
 
 @dataclass(frozen=True, slots=True)
 class FileUpdate:
-    """A pending change of a file; ``after`` is None if the file is to be removed."""
+    """A pending change of a file; ``after`` is None if the file will be removed."""
 
     path: Path
     before: bytes | None
@@ -81,8 +81,8 @@ class RecordStore:
         Raises:
             AgentSettingsError: The record cannot be read.
         """
-        file = self._file(path)
-        content = _read(file)
+        file = self._get_record_path(path)
+        content = _read_file(file)
         if content is None:
             return None
         try:
@@ -105,7 +105,7 @@ class RecordStore:
 
     def put(self, path: Path, record: ConnectRecord | None) -> None:
         """Store the record of a file; None deletes it."""
-        file = self._file(path)
+        file = self._get_record_path(path)
         if record is None:
             file.unlink(missing_ok=True)
             return
@@ -119,9 +119,9 @@ class RecordStore:
             "changes": [asdict(change) for change in record.changes],
             "folders": record.folders,
         }
-        _replace(file, json.dumps(document, indent=1, default=str).encode(), 0o600)
+        _replace_file(file, json.dumps(document, indent=1, default=str).encode(), 0o600)
 
-    def _file(self, path: Path) -> Path:
+    def _get_record_path(self, path: Path) -> Path:
         return self._folder / f"{_hash(os.fsencode(path.resolve()))[:32]}.json"
 
 
@@ -135,7 +135,7 @@ def plan_connect(
         SettingsConflictError: A setting has another value, and ``replace`` is not set.
         AgentSettingsError: The file cannot be read, or is not valid.
     """
-    before, record = _read(path), records.get(path)
+    before, record = _read_file(path), records.get(path)
     original = before if record is None else _undo_changes(path, before, record)
     text = _decode(path, original)
     own_paths = {change.path for change in record.changes if change.has_old} if record else set()
@@ -150,7 +150,7 @@ def plan_connect(
     if not changes:
         return FileUpdate(path, before, before, record)
     after = text.encode()
-    folders = record.folders if record else _missing_folders(path)
+    folders = record.folders if record else _list_missing_folders(path)
     return FileUpdate(path, before, after, ConnectRecord(original, _hash(after), tuple(changes), folders))
 
 
@@ -159,7 +159,7 @@ def plan_disconnect(path: Path, records: RecordStore) -> FileUpdate | None:
     record = records.get(path)
     if record is None:
         return None
-    before = _read(path)
+    before = _read_file(path)
     return FileUpdate(path, before, _undo_changes(path, before, record), None)
 
 
@@ -171,7 +171,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
         AgentSettingsError: The file was changed in the meantime, or cannot be written.
     """
     path = update.path
-    if _read(path) != update.before:
+    if _read_file(path) != update.before:
         raise AgentSettingsError(
             f"{path} was changed in the meantime and was not written; run the command again"
         )
@@ -184,7 +184,7 @@ def write(update: FileUpdate, records: RecordStore) -> None:
             path.resolve().unlink(missing_ok=True)
         elif update.is_needed:
             path.resolve().parent.mkdir(parents=True, exist_ok=True)
-            _replace(path.resolve(), update.after, 0o600)
+            _replace_file(path.resolve(), update.after, 0o600)
         if update.record is None:
             records.put(path, None)
     except OSError as error:
@@ -209,14 +209,14 @@ def _undo_changes(path: Path, content: bytes | None, record: ConnectRecord) -> b
 
 def _decode(path: Path, content: bytes | None) -> str:
     """Return a document as text, after checking that it is valid."""
-    kind = FORMATS[path.suffix]
+    document_format = FORMATS[path.suffix]
     if content is None or not content.strip():
-        return str(kind.EMPTY)
+        return str(document_format.EMPTY)
     name = path.suffix[1:].upper()
     hint = "Nothing was written. Correct the file and run the command again, or use `--print`"
     try:
         text = content.decode()
-        kind.load(text)
+        document_format.load(text)
     except UnicodeDecodeError as error:
         preceding_text = content[: error.start].decode()
         line, column = preceding_text.count("\n") + 1, len(preceding_text.rpartition("\n")[2]) + 1
@@ -230,7 +230,7 @@ def _decode(path: Path, content: bytes | None) -> str:
     raise AgentSettingsError(f"{path} is not valid {name}: {reason}. {hint}")
 
 
-def _read(path: Path) -> bytes | None:
+def _read_file(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -239,7 +239,7 @@ def _read(path: Path) -> bytes | None:
         raise AgentSettingsError(f"cannot read {path}: {error.strerror}") from None
 
 
-def _replace(path: Path, content: bytes, mode: int) -> None:
+def _replace_file(path: Path, content: bytes, mode: int) -> None:
     """Write a file atomically; an existing file keeps its permissions and owner."""
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -261,7 +261,7 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
         raise
 
 
-def _missing_folders(path: Path) -> tuple[str, ...]:
+def _list_missing_folders(path: Path) -> tuple[str, ...]:
     """Return the folders to create for a file, innermost first."""
     parents = path.resolve().parents
     return tuple(str(folder) for folder in parents if not folder.exists())

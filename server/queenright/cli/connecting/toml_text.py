@@ -30,21 +30,21 @@ def set_member(text: str, path: Sequence[str], value: Any) -> str:
     """Set a member of an existing table; a dict at the top level becomes a table."""
     document = _parse(text)
     is_table = len(path) == 1 and isinstance(value, dict)
-    _find(document, path[:-1])[path[-1]] = tomlkit.item(value) if is_table else _inline(value)
+    _get_value(document, path[:-1])[path[-1]] = tomlkit.item(value) if is_table else _to_inline_item(value)
     return tomlkit.dumps(document)
 
 
 def append_item(text: str, path: Sequence[str], value: Any) -> str:
     """Append an item to an existing list."""
     document = _parse(text)
-    _find(document, path).append(_inline(value))
+    _get_value(document, path).append(_to_inline_item(value))
     return tomlkit.dumps(document)
 
 
 def remove(text: str, path: Sequence[str | int]) -> str:
     """Remove an existing member of a table, or item of a list."""
     document = _parse(text)
-    del _find(document, path[:-1])[path[-1]]
+    del _get_value(document, path[:-1])[path[-1]]
     return tomlkit.dumps(document)
 
 
@@ -55,16 +55,16 @@ def _parse(text: str) -> tomlkit.TOMLDocument:
         raise ValueError(str(error)) from None
 
 
-def _find(document: Any, path: Sequence[str | int]) -> Any:
+def _get_value(document: Any, path: Sequence[str | int]) -> Any:
     for step in path:
         document = document[step]
     return document
 
 
-def _inline(value: Any) -> Any:
+def _to_inline_item(value: Any) -> Any:
     if not isinstance(value, dict):
         return tomlkit.item(value)
     table = tomlkit.inline_table()
-    for key, inner in value.items():
-        table.append(key, _inline(inner))
+    for key, member in value.items():
+        table.append(key, _to_inline_item(member))
     return table

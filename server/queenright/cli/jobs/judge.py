@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 _TRACEBACK_LIMIT: Final = 4_000
 _LINE_LIMIT: Final = 4_000
 _LIFETIME_WITHOUT_STATE_SECONDS: Final = 3_600.0
-"""Seconds after which an alert expires that no job repeats, if no state is kept that could resolve it."""
+"""Seconds until an alert expires that no job repeats; without state, no later job can resolve it."""
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ def _run(
     except OSError as error:
         return _print_error(error, CHECK_FAILED)
     except Exception as error:
-        return _report_unexpected(error)
+        return _report_unexpected_error(error)
 
 
 async def _check_once(options: JobOptions, settings: Settings, *, allow_empty: bool) -> int:
@@ -175,7 +175,7 @@ async def _check_forever(options: JobOptions, settings: Settings, *, interval: f
                     raise  # after a successful check it is a problem of Prometheus
                 _print_error(f"the check failed: {error}", CHECK_FAILED)
             except Exception as error:
-                _report_unexpected(error)
+                _report_unexpected_error(error)
             else:
                 has_checked = True
                 changes.print_check(result)
@@ -209,7 +209,7 @@ async def _pause(
         changes.print_tickets(job.judge.tickets.open_tickets())
 
 
-def _report_unexpected(error: Exception) -> int:
+def _report_unexpected_error(error: Exception) -> int:
     """Log the traceback of an unexpected error, and ask for a report."""
     _log.error("%s", redact(traceback.format_exc(), _TRACEBACK_LIMIT))
     return _print_error(
@@ -227,7 +227,7 @@ def _load_settings(options: JobOptions, *, only_named_alertmanagers: bool = Fals
 
     Args:
         options: The options.
-        only_named_alertmanagers: Notify those of the command line only, not those of the settings.
+        only_named_alertmanagers: Notify only the Alertmanagers that the command line names.
 
     Raises:
         ValueError, QueenrightError: A setting is missing or invalid; the message contains no secret.
@@ -328,7 +328,7 @@ def _open_stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
 def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: bool) -> int:
     for ticket in result.tickets:
         missing = _find_overdue_worker(result, ticket)
-        typer.echo(_json_line(ticket, missing) if as_json else _format_ticket(ticket, missing))
+        typer.echo(_format_json_line(ticket, missing) if as_json else _format_ticket(ticket, missing))
     summary = (
         f"{format_count(len(result.workers), 'worker')}, {format_count(len(result.tickets), 'ticket')}, "
         f"{result.dismissed:,} dismissed"
@@ -366,7 +366,7 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
 
 
 class TicketChanges:
-    """Prints the changes between checks."""
+    """Prints each ticket when it opens, changes or closes."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
@@ -389,14 +389,16 @@ class TicketChanges:
         """Print the tickets whose severity, status or missing metrics changed since they were printed."""
         for ticket in tickets:
             missing = _find_overdue_worker(self._result, ticket) if self._result is not None else None
-            now = (
+            shown_values = (
                 ticket.severity.value,
                 ticket.status.value,
                 missing.why if missing is not None else "",
             )
-            if self._last_lines.get(ticket.ticket_id) != now:
-                typer.echo(_json_line(ticket, missing) if self._as_json else _format_ticket(ticket, missing))
-                self._last_lines[ticket.ticket_id] = now
+            if self._last_lines.get(ticket.ticket_id) != shown_values:
+                typer.echo(
+                    _format_json_line(ticket, missing) if self._as_json else _format_ticket(ticket, missing)
+                )
+                self._last_lines[ticket.ticket_id] = shown_values
             if not ticket.is_live:
                 del self._last_lines[ticket.ticket_id]
 
@@ -416,7 +418,7 @@ def _find_overdue_worker(result: CheckResult, ticket: EscalationTicket) -> Missi
     return missing if missing is not None and missing.is_overdue(result.at) else None
 
 
-def _json_line(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
+def _format_json_line(ticket: EscalationTicket, missing: MissingWorker | None = None) -> str:
     row = ticket.model_dump(mode="json")
     if missing is not None:
         row["unseen"] = {"since": missing.since, "why": missing.why}

@@ -158,15 +158,15 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
         ]
         for difference in differences:
             if difference not in copies:
-                typer.echo(_describe(difference))
+                typer.echo(_describe_difference(difference))
         if copies:
             typer.echo(_describe_copies([copy.rule for copy in copies]))
-        typer.echo(_summarize(differences, len(own_rules)))
+        typer.echo(_summarize_differences(differences, len(own_rules)))
     return 1 if differences else 0
 
 
 def _fetch_rules(settings: Settings, url: str | None) -> Any:
-    """Return the rules that a Prometheus has loaded, as its API answers."""
+    """Return the rules that a Prometheus has loaded, as decoded JSON of its API."""
     from queenright.judge.stack.http import StackAddress, StackClient, StackError
     from queenright.server.ops.secret_files import read_stack_tokens
 
@@ -199,7 +199,7 @@ def _fetch_rules(settings: Settings, url: str | None) -> Any:
         raise QueenrightError(f"{error}; pass a running Prometheus with --prometheus.") from None
 
 
-def _describe(difference: Difference) -> str:
+def _describe_difference(difference: Difference) -> str:
     rule = difference.rule
     labels = ", ".join(f"{name}={value}" for name, value in sorted(rule.labels.items()) if name != "source")
     reason = f": {_EXPLANATIONS[difference.kind]}" if _EXPLANATIONS[difference.kind] else ""
@@ -222,7 +222,7 @@ def _describe_copies(rules: Sequence[LoadedRule]) -> str:
     return f"= {first} {verb} loaded twice{repetition}: remove one of the sources"
 
 
-def _summarize(differences: Sequence[Difference], own_rules: int) -> str:
+def _summarize_differences(differences: Sequence[Difference], own_rules: int) -> str:
     if not differences:
         return f"No difference: all {own_rules} rules match the settings."
     counts = {kind: sum(difference.kind == kind for difference in differences) for kind in _SIGNS}

@@ -31,7 +31,7 @@ from queenright.server.settings import Settings
 _STDOUT: Final = "-"
 _DEFAULT_SERVICE_URL: Final = "http://queenright:8420"
 _HEADER: Final = "Written by `queenright rules export`."
-_LABEL: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,250})=([A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})")
+_LABEL_PATTERN: Final = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_./]{0,250})=([A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ExportTarget:
 
 def export(selection: RuleSelection, format_: str, output: Path, target: ExportTarget) -> int:
     """Write the rules; return the exit code. Writes nothing if promtool rejects them."""
-    place = Placement(namespace=target.namespace, labels=_parse_labels(target.labels))
+    placement = Placement(namespace=target.namespace, labels=_parse_labels(target.labels))
     deadman = _check_deadman_url(target.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
         raise UsageError("--format kubernetes writes a folder, not standard output; pass a folder with -o.")
@@ -58,33 +58,38 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
         service_url=(selection.options.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
         dashboards=is_full,
     ):
-        _warn(warning)
+        _print_warning(warning)
     if not is_full:
-        return _export_rules(selection, settings, format_, output, place)
+        return _export_rules(selection, settings, format_, output, placement)
     if lines := deadman_warning(deadman):
-        _warn(" ".join(lines))
-    return _export_full(selection, settings, format_, output, place, deadman)
+        _print_warning(" ".join(lines))
+    return _export_full(selection, settings, format_, output, placement, deadman)
 
 
 def _export_rules(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, target: Placement
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, placement: Placement
 ) -> int:
     """Write the rules: rule files, or one object for the Prometheus operator."""
     groups = selection.groups(settings)
     if format_ == "prometheus" and str(output) != _STDOUT:
-        return _report(output, _write(output, selection.files(settings)))
+        return _print_written_files(output, _write_files(output, selection.files(settings)))
     if format_ == "prometheus":
         text = render(groups, (_HEADER,))
     else:
-        text = yaml_text(prometheus_rule(groups, target), comments=[_HEADER])
+        text = yaml_text(prometheus_rule(groups, placement), comments=[_HEADER])
     if str(output) == _STDOUT:
         typer.echo(text, nl=False)
         return 0
-    return _report(output, [_write_file(output, text)])
+    return _print_written_files(output, [_write_file(output, text)])
 
 
 def _export_full(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, target: Placement, deadman: str
+    selection: RuleSelection,
+    settings: Settings,
+    format_: str,
+    output: Path,
+    placement: Placement,
+    deadman: str,
 ) -> int:
     """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
     extras = Extras(
@@ -96,17 +101,17 @@ def _export_full(
         files = kubernetes_files(
             selection.groups(settings),
             extras,
-            target,
+            placement,
             selectors=selection.selectors(),
             service_url=service,
             deadman_url=deadman,
         )
-        return _report(output, _write(output, files))
+        return _print_written_files(output, _write_files(output, files))
     data = archive(mixin_files(selection.files(settings), extras, service_url=service, deadman_url=deadman))
     if str(output) == _STDOUT:
         sys.stdout.buffer.write(data)
         return 0
-    return _report(output, [_write_file(output, data)])
+    return _print_written_files(output, [_write_file(output, data)])
 
 
 def _check_with_promtool(files: Mapping[str, str]) -> None:
@@ -131,14 +136,14 @@ def _check_deadman_url(url: str | None) -> str:
     return url
 
 
-def _warn(message: str) -> None:
+def _print_warning(message: str) -> None:
     typer.echo(f"Warning: {message}", err=True)
 
 
 def _parse_labels(texts: Sequence[str]) -> dict[str, str]:
     labels: dict[str, str] = {}
     for label in (part for path in texts for part in path.split(",")):
-        match = _LABEL.fullmatch(label.strip())
+        match = _LABEL_PATTERN.fullmatch(label.strip())
         if match is None:
             raise UsageError(
                 f"--labels {label!r} is not a Kubernetes label; write NAME=VALUE, such as release=prometheus."
@@ -147,7 +152,7 @@ def _parse_labels(texts: Sequence[str]) -> dict[str, str]:
     return labels
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> list[Path]:
+def _write_files(folder: Path, files: Mapping[str, str]) -> list[Path]:
     return [_write_file(folder / name, text) for name, text in files.items()]
 
 
@@ -160,6 +165,6 @@ def _write_file(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _report(output: Path, paths: Sequence[Path]) -> int:
+def _print_written_files(output: Path, paths: Sequence[Path]) -> int:
     typer.echo(f"{format_count(len(paths), 'file')} in {output}" if paths != [output] else f"{output}")
     return 0

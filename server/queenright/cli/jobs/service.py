@@ -37,13 +37,13 @@ def run_up(settings: Settings, options: UpOptions) -> int:
     _log_to_screen(screen)
 
     async def run() -> None:
-        stop = _stop_event()
+        stop = _create_stop_event()
         async with up(settings, options, say=screen.print_line) as running:
             screen.print_addresses(running, options)
             await _run_until(stop, screen.follow(running))
             screen.print_line("Stopping ...")
 
-    _run(run())
+    _run_event_loop(run())
     screen.print_line("Stopped.")
     return 0
 
@@ -59,7 +59,7 @@ def run_serve(settings: Settings) -> int:
         logging.getLogger(logger_name).setLevel(logging.WARNING)
 
     async def run() -> None:
-        stop = _stop_event()
+        stop = _create_stop_event()
         async with serving(settings) as running:
             reload_on_sighup(lambda: [running.service])
             typer.echo(f"Console {running.url}, telemetry {running.otlp_url}")
@@ -68,13 +68,13 @@ def run_serve(settings: Settings) -> int:
     async def run_member() -> None:
         from queenright.server.cluster.member import run_cluster_member
 
-        stop = _stop_event()
+        stop = _create_stop_event()
         async with run_cluster_member(settings) as member:
             reload_on_sighup(member.list_services)
             typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
             await stop.wait()
 
-    _run(run() if settings.cluster.nats is None else run_member())
+    _run_event_loop(run() if settings.cluster.nats is None else run_member())
     return 0
 
 
@@ -88,7 +88,7 @@ def check_up() -> int:
     return 1 if missing else 0
 
 
-def _run(main: Coroutine[Any, Any, None]) -> None:
+def _run_event_loop(main: Coroutine[Any, Any, None]) -> None:
     if sys.platform == "win32":
         raise QueenrightError("Windows is not supported; run it in WSL or in a container.")
     import uvloop
@@ -107,7 +107,7 @@ def _open_standard_streams() -> None:
     os.close(descriptor)
 
 
-def _stop_event() -> asyncio.Event:
+def _create_stop_event() -> asyncio.Event:
     """Return an event that SIGINT and SIGTERM set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,5 +1,5 @@
 """
-Rate limit for repeated log records: one per kind and 30 seconds.
+Rate limit for repeated log records: one of each kind in 30 seconds.
 
 A full disk makes every operation fail, and every operation is retried. Without a limit the same lines would
 repeat many times a second and hide the first one.
@@ -43,7 +43,7 @@ class RateLimiter:
         """Return the record to log, which may be a changed copy; None to suppress it."""
         if record.levelno < logging.WARNING:
             return record
-        kind = _kind(record)
+        kind = _get_kind(record)
         previous = self._last_records.get(kind)
         if previous is not None and 0 <= record.created - previous.at < INTERVAL_SECONDS:
             previous.suppressed_count += 1
@@ -51,7 +51,7 @@ class RateLimiter:
         if previous is None and len(self._last_records) >= _MAX_KINDS:
             del self._last_records[min(self._last_records, key=lambda key: self._last_records[key].at)]
         self._last_records[kind] = _LastRecord(record.created)
-        return _with_count(record, previous)
+        return _add_suppressed_count(record, previous)
 
 
 class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in typeshed
@@ -67,7 +67,7 @@ class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # ge
             super().emit(limited_record)
 
 
-def _kind(record: logging.LogRecord) -> tuple[str, ...]:
+def _get_kind(record: logging.LogRecord) -> tuple[str, ...]:
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
         cause = f"{type(error).__name__}: {error}"
@@ -76,7 +76,7 @@ def _kind(record: logging.LogRecord) -> tuple[str, ...]:
     return record.name, str(record.msg), _NUMBER.sub("#", cause)
 
 
-def _with_count(record: logging.LogRecord, previous: _LastRecord | None) -> logging.LogRecord:
+def _add_suppressed_count(record: logging.LogRecord, previous: _LastRecord | None) -> logging.LogRecord:
     """Return a record with the number of suppressed ones, without the traceback of a `QueenrightError`."""
     error = record.exc_info[1] if record.exc_info else None
     is_expected = isinstance(error, QueenrightError)

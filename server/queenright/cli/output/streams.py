@@ -49,7 +49,7 @@ def guard_streams() -> None:
             _redirect_to_null(number)
         is_line_buffered = number == 2 or (stream is not None and stream.isatty())
         encoding = "utf-8" if stream is None else stream.encoding
-        setattr(sys, name, _text_stream(GuardedFile(number), encoding, line_buffering=is_line_buffered))
+        setattr(sys, name, _open_text_stream(GuardedFile(number), encoding, line_buffering=is_line_buffered))
 
 
 def take_stdout() -> TextIO:
@@ -62,10 +62,10 @@ def take_stdout() -> TextIO:
     sys.stdout.flush()
     original_stdout = GuardedFile(os.dup(1))
     os.dup2(2, 1)
-    return _text_stream(original_stdout, "utf-8")
+    return _open_text_stream(original_stdout, "utf-8")
 
 
-def write_error(stream: TextIO) -> OSError | None:
+def get_write_error(stream: TextIO) -> OSError | None:
     """Return why output to a guarded stream was lost; None if it was written, or if the reader is gone."""
     with contextlib.suppress(OSError):
         stream.flush()
@@ -73,7 +73,7 @@ def write_error(stream: TextIO) -> OSError | None:
     return raw.error if isinstance(raw, GuardedFile) else None
 
 
-def _text_stream(file: GuardedFile, encoding: str, *, line_buffering: bool = False) -> TextIO:
+def _open_text_stream(file: GuardedFile, encoding: str, *, line_buffering: bool = False) -> TextIO:
     # Models sometimes write lone surrogates, which have no encoding; escape them as JSON does.
     return io.TextIOWrapper(
         io.BufferedWriter(file), encoding=encoding, errors="backslashreplace", line_buffering=line_buffering

@@ -9,7 +9,7 @@ from queenright.instrumentation.control_characters import CONTROL_CHARACTERS
 
 _CONTROL: Final = dict.fromkeys(CONTROL_CHARACTERS, " ")
 _CONTROL_ON_LINES: Final = {number: None for number in CONTROL_CHARACTERS if chr(number) not in "\n\t"}
-_LINE_END: Final = 100
+_MAX_LINE_LENGTH: Final = 100
 
 
 def single_line(text: str) -> str:
@@ -40,11 +40,11 @@ def worker_cells(agent_id: str, session_id: str, width: int = 24) -> str:
 def truncate(text: str) -> str:
     """Return text on one line of at most 100 characters."""
     line = " ".join(text.split())
-    return line if len(line) <= _LINE_END else f"{line[: _LINE_END - 1]}…"
+    return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
 def outcome_name(outcome: str | None) -> str:
-    """Return the outcome of an intervention as a sentence has it."""
+    """Return the outcome of an intervention in words."""
     return "not carried out" if outcome == "unreachable" else (outcome or "unknown").replace("_", " ")
 
 

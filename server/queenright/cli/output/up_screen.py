@@ -70,27 +70,29 @@ class UpScreen:
         """Print events, notifications and what needs a person, until cancelled."""
         service = running.service
         event_ids: set[str] = set()
-        page_count, needs = 0, 0
+        page_count, attention_count = 0, 0
         while True:
             recorder = service.recorder
             are_all_recorded = recorder is not None and not running.has_real_receiver
-            recent = list(service.recent)
-            for event in recent:
+            recent_events = list(service.recent)
+            for event in recent_events:
                 if event.id not in event_ids and _has_line(event, are_all_recorded=are_all_recorded):
                     line = make_feed_line(event, brief=True)
                     style = _END_STYLE if _is_end_of_alert(event) else _STYLES.get(line.kind, "")
                     self._print(line.at, line.text, style)
-            event_ids = {event.id for event in recent}
+            event_ids = {event.id for event in recent_events}
             if recorder is not None:
                 for page in recorder.after(page_count):
                     style = _END_STYLE if page.status == "resolved" else _STYLES["page"]
                     self._print(page.time, f"{page.channel} {page.status}: {page.title}", style)
                 page_count = recorder.count
-            attention_list = list_attention_items(service)
-            if attention_list.total != needs:
-                needs = attention_list.total
+            pending_items = list_attention_items(service)
+            if pending_items.total != attention_count:
+                attention_count = pending_items.total
                 self._print(
-                    service.clock(), describe_attention(attention_list.items, needs, running.url), "bold"
+                    service.clock(),
+                    describe_attention(pending_items.items, attention_count, running.url),
+                    "bold",
                 )
             await asyncio.sleep(_POLL_SECONDS)
 
@@ -126,5 +128,5 @@ def describe_attention(items: Sequence[AttentionItem], total: int, url: str) -> 
         f"{single_line(format_names(item.agents, item.agents_more))} ({item.kind})"
         for item in items[:_MAX_NAMED]
     )
-    more = f" and {total - _MAX_NAMED} more" if total > _MAX_NAMED else ""
-    return f"{format_count(total, 'item')} need{'s' if total == 1 else ''} you: {names}{more}. See {url}"
+    omission = f" and {total - _MAX_NAMED} more" if total > _MAX_NAMED else ""
+    return f"{format_count(total, 'item')} need{'s' if total == 1 else ''} you: {names}{omission}. See {url}"

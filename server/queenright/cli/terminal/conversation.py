@@ -13,8 +13,8 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.approval import ApprovalRequest
 
-_MAX_ARGUMENTS: Final = 500
-"""Characters of a tool call's arguments in an approval prompt."""
+_MAX_ARGUMENTS_LENGTH: Final = 500
+"""Maximum number of characters of a tool call's arguments in an approval prompt."""
 
 
 class RunProgress:
@@ -53,24 +53,24 @@ class RunProgress:
 
     def handle_event(self, event: AgentEvent) -> None:
         """Print one event."""
-        name = self._name(event)
+        name = self._get_speaker_name(event)
         if event.type is EventType.CLIENT_OUTPUT_DELTA:
             self._print_speech(name, strip_control(str(event.data.get("text", ""))))
         elif event.type is EventType.CLIENT_INPUT_REQUESTED:
             question = strip_control(str(event.data.get("question") or ""))
             speech = self._speech if name == self._speaker else ""
             if question.strip() and question.strip() not in speech:
-                self._print_line(self._label(name) + question)
+                self._print_line(self._format_label(name) + question)
             self._end_speech()
             self.input_requests.put_nowait(event)
-        elif line := _event_line(event, name):
+        elif line := _format_event(event, name):
             self._print_line(strip_control(line))
 
-    def _name(self, event: AgentEvent) -> str:
+    def _get_speaker_name(self, event: AgentEvent) -> str:
         is_own = event.graph_id == self._graph_id
         return event.node_id if is_own else "/".join(filter(None, (event.graph_id, event.node_id)))
 
-    def _label(self, name: str) -> str:
+    def _format_label(self, name: str) -> str:
         return f"{strip_control(name)}: " if self._has_speaker_names or "/" in name else ""
 
     def _print_speech(self, name: str, text: str) -> None:
@@ -79,7 +79,7 @@ class RunProgress:
         if name != self._speaker:
             self._end_speech()
         if not self._speech:
-            self._out.write(self._label(name))
+            self._out.write(self._format_label(name))
         self._speaker = name
         self._speech += text
         self._out.write(text)
@@ -95,7 +95,7 @@ class RunProgress:
         self._speech = ""
 
 
-def _event_line(event: AgentEvent, node: str) -> str:
+def _format_event(event: AgentEvent, node: str) -> str:
     """Return an event as a line; empty for an event that is not printed."""
     data = event.data
     # Events of the agent's own runs have no node; those of another graph carry its name.
@@ -139,12 +139,12 @@ class InputPrompt:
     async def approve(self, request: ApprovalRequest) -> bool:
         """Ask whether a tool call is allowed; only `y` or `yes` allows it; the end of stdin denies it."""
         async with self._lock:
-            arguments = strip_control(redact(" ".join(request.arguments.split()), _MAX_ARGUMENTS))
+            arguments = strip_control(redact(" ".join(request.arguments.split()), _MAX_ARGUMENTS_LENGTH))
             question = f"{request.node_id} wants to call {request.tool} {arguments}"
             print(f"{strip_control(question)}\nAllow it? [y/N] ", end="", file=self._out, flush=True)
             line = await self._stdin.read_line()
         if line is None:
-            print("\nDenied: stdin is at its end.", file=self._out, flush=True)
+            print("\nDenied: stdin has ended.", file=self._out, flush=True)
         return line is not None and line.strip().lower() in ("y", "yes")
 
     async def answer(self, requests: asyncio.Queue[AgentEvent], stop: asyncio.Event) -> None:
@@ -155,7 +155,7 @@ class InputPrompt:
                 print("> ", end="", file=self._out, flush=True)
                 line = await self._stdin.read_line()
             if line is None:
-                print("\nNo more input: stdin is at its end.", file=self._out, flush=True)
+                print("\nNo more input: stdin has ended.", file=self._out, flush=True)
                 stop.set()
                 return
             await self._runtime.inject_input(
@@ -187,18 +187,18 @@ class StdinLines:
 
         def read() -> None:
             # Not sys.stdin: a daemon thread that holds its lock blocks the interpreter's exit.
-            rest = b""
+            buffer = b""
             while True:
                 try:
-                    piece = os.read(0, 65536)
+                    chunk = os.read(0, 65536)
                 except OSError:
-                    piece = b""
-                *lines, rest = (rest + piece).split(b"\n")
+                    chunk = b""
+                *lines, buffer = (buffer + chunk).split(b"\n")
                 for line in lines:
                     put(line.decode("utf-8", "replace").rstrip("\r"))
-                if not piece:
-                    if rest:
-                        put(rest.decode("utf-8", "replace"))
+                if not chunk:
+                    if buffer:
+                        put(buffer.decode("utf-8", "replace"))
                     put(None)
                     return
 

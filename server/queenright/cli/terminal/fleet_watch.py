@@ -49,7 +49,7 @@ _QUIT_KEYS: Final = ("q", "Q", "\x1b", "")
 
 
 class FleetView(Protocol):
-    """Shows the agents."""
+    """A view of the agents of a service."""
 
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Show the current agents."""
@@ -80,7 +80,7 @@ async def _watch(url: str, token_file: Path | None, view: FleetView) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    with _quit_keys(stop):
+    with _watch_quit_keys(stop):
         async with AsyncQueenright(url, token_file=token_file) as service:
             await follow(service, view, stop)
 
@@ -104,15 +104,15 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
             async for _ in events:
                 change_event.set()
 
-    listening = asyncio.create_task(listen())
+    listen_task = asyncio.create_task(listen())
     stop_task = asyncio.create_task(stop.wait())
     try:
         while not stop.is_set():
-            waiting = asyncio.create_task(change_event.wait())
-            await asyncio.wait({waiting, stop_task, listening}, return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
-            if listening.done():
-                listening.result()
+            change_task = asyncio.create_task(change_event.wait())
+            await asyncio.wait({change_task, stop_task, listen_task}, return_when=asyncio.FIRST_COMPLETED)
+            change_task.cancel()
+            if listen_task.done():
+                listen_task.result()
                 return
             if stop.is_set():
                 return
@@ -128,13 +128,13 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
                     ]
                 )
             await asyncio.wait(
-                {stop_task, listening}, timeout=_MIN_INTERVAL_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                {stop_task, listen_task}, timeout=_MIN_INTERVAL_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
     finally:
-        for task in (listening, stop_task):
+        for task in (listen_task, stop_task):
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await listening
+            await listen_task
 
 
 class ChangeLog:
@@ -152,12 +152,12 @@ class ChangeLog:
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Print what changed since the last call."""
         for agent in agents:
-            key, now = (
+            key, values = (
                 (agent.agent_id, agent.session_id),
                 (agent.outcome or agent.state, describe_agent(agent)),
             )
-            if self._last_states.get(key) != now:
-                self._last_states[key] = now
+            if self._last_states.get(key) != values:
+                self._last_states[key] = values
                 self._print(agent)
 
     def show_outage(self, reason: str) -> None:
@@ -195,7 +195,7 @@ class LiveTable:
 
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         """Show as many agents as fit, worst first."""
-        self._agents = sorted(agents, key=lambda a: (_rank(a.state), a.agent_id, a.session_id))
+        self._agents = sorted(agents, key=lambda a: (_rank_state(a.state), a.agent_id, a.session_id))
         self._draw()
 
     def show_outage(self, reason: str) -> None:
@@ -232,13 +232,21 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
         state = Text(agent.outcome or agent.state, style=_STYLES.get(agent.state, ""))
         table.add_row(state, *(Text(single_line(cell)) for cell in cells))
     counts = Counter(agent.state for agent in agents)
-    summary = ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank)) or "no agents"
-    more = f", {len(agents) - len(visible_agents)} more below" if len(agents) > len(visible_agents) else ""
-    foot = Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
-    return Group(Text(f"{format_count(len(agents), 'agent')}: {summary}{more}", style="bold"), table, foot)
+    summary = (
+        ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank_state)) or "no agents"
+    )
+    omission = (
+        f", {len(agents) - len(visible_agents)} more below" if len(agents) > len(visible_agents) else ""
+    )
+    footer = (
+        Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
+    )
+    return Group(
+        Text(f"{format_count(len(agents), 'agent')}: {summary}{omission}", style="bold"), table, footer
+    )
 
 
-def _rank(state: str) -> int:
+def _rank_state(state: str) -> int:
     return WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
 
 
@@ -250,13 +258,13 @@ def _live_table(url: str, *, wide: bool) -> Iterator[LiveTable]:
 
 
 @contextlib.contextmanager
-def _quit_keys(stop: asyncio.Event) -> Iterator[None]:
+def _watch_quit_keys(stop: asyncio.Event) -> Iterator[None]:
     """Set ``stop`` when q or Escape is pressed, if there is a terminal."""
     if not (sys.stdin and sys.stdin.isatty() and sys.stdout.isatty()):
         yield
         return
     number = sys.stdin.fileno()
-    before = termios.tcgetattr(number)
+    saved_attributes = termios.tcgetattr(number)
     loop = asyncio.get_running_loop()
 
     def read_key() -> None:
@@ -269,4 +277,4 @@ def _quit_keys(stop: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(number)
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(number, termios.TCSADRAIN, saved_attributes)

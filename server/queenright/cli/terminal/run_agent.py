@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TextIO
 
 from queenright.cli.errors import UsageError
-from queenright.cli.output.streams import take_stdout, write_error
+from queenright.cli.output.streams import get_write_error, take_stdout
 from queenright.cli.terminal.conversation import InputPrompt, RunProgress
 from queenright.cli.terminal.run_options import RunOptions, read_input
 from queenright.cli.terminal.run_summary import RunSummary
@@ -39,14 +39,14 @@ def run_agent(options: RunOptions) -> int:
     options.check()
     input_data = read_input(options.input_text)
     configure_logging()
-    results = take_stdout() if options.as_json else sys.stdout
+    result_stream = take_stdout() if options.as_json else sys.stdout
     load = agent_loader(options.config, telemetry=options.telemetry)
     lifecycle = Lifecycle([options.path.resolve().parent], load=load)
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
-    entries = runner.info().entry_points
-    if options.entry_point and options.entry_point not in entries:
+    entry_points = runner.info().entry_points
+    if options.entry_point and options.entry_point not in entry_points:
         raise UsageError(
-            f"There is no entry point {options.entry_point!r}; choose one of: {', '.join(entries)}."
+            f"There is no entry point {options.entry_point!r}; choose one of: {', '.join(entry_points)}."
         )
     try:
         result = asyncio.run(_run(runner, lifecycle, options, input_data))
@@ -54,7 +54,7 @@ def run_agent(options: RunOptions) -> int:
         raise QueenrightError(
             f"cannot use the storage {runner.storage}: {error}; pass another with --storage"
         ) from error
-    _print_summary(RunSummary.of(runner, result, options), results)
+    _print_summary(RunSummary.of(runner, result, options), result_stream)
     return 0 if result.succeeded else 1
 
 
@@ -70,9 +70,9 @@ def _print_summary(summary: RunSummary, results: TextIO) -> None:
     else:
         summary.print_text(results)
     results.flush()
-    if next_step := summary.next_step():
+    if next_step := summary.describe_next_step():
         print(next_step, file=sys.stderr)
-    if (write_failure := write_error(results)) is not None:
+    if (write_failure := get_write_error(results)) is not None:
         raise QueenrightError(f"cannot write the result to stdout: {write_failure.strerror}")
 
 
@@ -111,15 +111,15 @@ async def _run(
             except InvalidInputError as error:
                 raise UsageError(f"{error}. Pass the input with --input; no run started.") from error
         pause.execution_id = execution_id
-        answering = asyncio.create_task(prompt.answer(progress.input_requests, stop))
+        answer_task = asyncio.create_task(prompt.answer(progress.input_requests, stop))
         try:
             result = await _wait_or_pause(runtime, execution_id, stop)
             await runtime.bus.drain()
             return result
         finally:
-            answering.cancel()
+            answer_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await answering
+                await answer_task
             subscription.cancel()
     finally:
         await runner.cleanup_async()

@@ -77,9 +77,9 @@ class RunOptions:
         if not self.path.exists():
             raise UsageError(f"There is no agent at {self.path}; pass a folder with agent.json or agent.py.")
 
-    def command(self, *more: str) -> str:
-        """Return a command that runs the same agent with the same options, and with ``more``."""
-        words = ["queenright", "run", str(self.path), *more]
+    def command(self, *extra_arguments: str) -> str:
+        """Return a command that runs the same agent with the same options and ``extra_arguments``."""
+        words = ["queenright", "run", str(self.path), *extra_arguments]
         words += ["--model", self.model] if self.model else []
         words += ["--storage", str(self.storage)] if self.storage else []
         words += ["--config", str(self.config)] if self.config else []
@@ -108,11 +108,11 @@ def read_input(text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise UsageError(f"{name} is not JSON: {error}") from error
     except RecursionError:
-        raise UsageError(_depth_error(name)) from None
+        raise UsageError(_describe_excess_depth(name)) from None
     if not isinstance(value, dict):
         raise UsageError('--input must be a JSON object, such as \'{"question": "..."}\'.')
     if not _is_shallow(value):
-        raise UsageError(_depth_error(name))
+        raise UsageError(_describe_excess_depth(name))
     return value
 
 
@@ -143,17 +143,17 @@ def _parse_finite(text: str) -> float:
     return number
 
 
-def _depth_error(name: str) -> str:
-    return f"{name} is nested too deep: the limit is {_MAX_DEPTH} levels."
+def _describe_excess_depth(name: str) -> str:
+    return f"{name} is nested too deeply: the limit is {_MAX_DEPTH} levels."
 
 
 def _is_shallow(value: object) -> bool:
     level = [value]
     for _ in range(_MAX_DEPTH):
         level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            child
+            for parent in level
+            if isinstance(parent, dict | list)
+            for child in (parent.values() if isinstance(parent, dict) else parent)
         ]
     return not any(isinstance(value, dict | list) for value in level)

@@ -90,13 +90,13 @@ class RunSummary:
             print(f"  {strip_control(key)}: {strip_control(text)}", file=out)
         if result.goal is not None and result.succeeded:
             unmet = [name for name, state in result.goal.criteria.items() if state != "met"]
-            rest = f", not met: {', '.join(unmet)}" if unmet else ""
-            rest += f", violated: {', '.join(result.goal.violated)}" if result.goal.violated else ""
-            print(f"  goal: {result.goal.fraction:.0%}{rest}", file=out)
+            goal_details = f", not met: {', '.join(unmet)}" if unmet else ""
+            goal_details += f", violated: {', '.join(result.goal.violated)}" if result.goal.violated else ""
+            print(f"  goal: {result.goal.fraction:.0%}{goal_details}", file=out)
         if self.state is not None:
             print(f"Session {result.session_id} in {self._folder}", file=out)
 
-    def next_step(self) -> str:
+    def describe_next_step(self) -> str:
         """Return what to do next, with the command; empty if nothing is left to do."""
         run, result = self._run, self.result
         if result.succeeded or run is None:
@@ -109,7 +109,7 @@ class RunSummary:
         if result.status is SessionStatus.PAUSED:
             return f"Paused. Resume with: {resume}"
         if result.error_type == MissingInputError.__name__ and (missing := self._missing_inputs(run)):
-            # Resumed, it would fail again.
+            # A resumed run would fail again.
             example = ", ".join(f"{json.dumps(key)}: ..." for key in missing)
             words = ["--session", result.session_id]
             if run.entry_point != self.runner.default_entry_point:

@@ -40,7 +40,7 @@ class ShellSession:
         runtime: A started runtime with its graphs.
         lifecycle: Loads and unloads agents for ``/load`` and ``/unload``.
         out: Output stream.
-        is_interactive: A person types: commands are also executed while the agent runs.
+        is_interactive: Whether a user types the input. Commands are then also executed while the agent runs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ShellSession:
         self._stdin = StdinLines()
         self._pending_line: asyncio.Task[str | None] | None = None
         self._runs: dict[str, asyncio.Task[ExecutionResult]] = {}
-        self._pausing: asyncio.Task[bool] | None = None
+        self._pause_task: asyncio.Task[bool] | None = None
         self._sessions: dict[str, str] = {}
         self._input_requests: dict[tuple[str, str], AgentEvent] = {}
         self._change_event = asyncio.Event()
@@ -86,11 +86,11 @@ class ShellSession:
                     await self._wait_while_busy()
                     continue
                 self._print_prompt()
-                line = await self._line_or_change()
+                line = await self._wait_for_line()
                 if line is not None:
                     await self._handle_line(line)
-            if self._active in self._runs and (session := self._sessions.get(self._active)):
-                self._print(f"{self._active} is paused; resume it with --resume {session}")
+            if self._active_graph_id in self._runs and (session := self._sessions.get(self._active_graph_id)):
+                self._print(f"{self._active_graph_id} is paused; resume it with --resume {session}")
         finally:
             subscription.cancel()
             for number in (signal.SIGINT, *_END_SIGNALS):
@@ -110,7 +110,7 @@ class ShellSession:
                 case "/quit":
                     self._end_event.set()
                 case "/new":
-                    self._sessions.pop(self._active, None)
+                    self._sessions.pop(self._active_graph_id, None)
                     self._print("The next run starts a new session.")
                 case "/resume":
                     await self._resume(argument.strip())
@@ -119,11 +119,11 @@ class ShellSession:
                 case _ if command.startswith("/"):
                     self._print(f"Unknown command {command}; /help lists the commands.")
                 case _:
-                    await self._send(line)
+                    await self._send_text(line)
         except (QueenrightError, OSError, ValueError) as error:
             self._print(f"queenright: {strip_control(str(error))}")
 
-    async def _send(self, text: str) -> None:
+    async def _send_text(self, text: str) -> None:
         """Answer the node that waits for input, or start a run, like `POST /api/agents/{id}/chat`."""
         if (event := self._current_request) is not None:
             self._input_requests.pop((event.graph_id, event.node_id), None)
@@ -131,7 +131,7 @@ class ShellSession:
                 event.node_id, text, event.graph_id, session_id=event.session_id or None
             )
             return
-        graph = self.runtime.get_graph(self._active)
+        graph = self.runtime.get_graph(self._active_graph_id)
         entries = graph.entry_points
         entry = next((e for e in entries if e.trigger_type == "manual"), entries[0])
         input_data = _parse_input(text, graph.node(entry.node_id).input_keys)
@@ -139,53 +139,54 @@ class ShellSession:
         await self.runtime.inject_input(entry.node_id, text, graph.id)
         session = self._sessions.get(graph.id)
         execution_id = await self.runtime.trigger(entry.id, input_data, graph_id=graph.id, session_id=session)
-        self._follow(graph.id, execution_id)
+        self._follow_run(graph.id, execution_id)
 
     async def _resume(self, session_id: str) -> None:
         if not session_id:
             raise ValueError("the session is missing: /resume ID; /sessions lists them")
-        self._follow(self._active, await self.runtime.resume(session_id, self._active))
+        self._follow_run(self._active_graph_id, await self.runtime.resume(session_id, self._active_graph_id))
 
-    def _follow(self, graph_id: str, execution_id: str) -> None:
+    def _follow_run(self, graph_id: str, execution_id: str) -> None:
         self._runs[graph_id] = asyncio.create_task(self.runtime.wait(execution_id), name=execution_id)
 
     # -- waiting --------------------------------------------------------------------------------
 
     @property
-    def _active(self) -> str:
+    def _active_graph_id(self) -> str:
         return self.runtime.active_graph_id
 
     @property
     def _current_request(self) -> AgentEvent | None:
         """The input request that the next line answers."""
         return next(
-            (event for (graph, _), event in self._input_requests.items() if graph == self._active), None
+            (event for (graph, _), event in self._input_requests.items() if graph == self._active_graph_id),
+            None,
         )
 
     @property
     def _is_busy(self) -> bool:
-        return self._active in self._runs and self._current_request is None
+        return self._active_graph_id in self._runs and self._current_request is None
 
     async def _wait_while_busy(self) -> None:
         """Wait until the run of the active graph ends, or something else needs attention."""
-        run = self._runs[self._active]
-        line = [self._read_line()] if self._is_interactive else []
-        await self._wait_any(run, *line)
+        run = self._runs[self._active_graph_id]
+        line_tasks = [self._read_line()] if self._is_interactive else []
+        await self._wait_for_any(run, *line_tasks)
         if run.done():
             await self.runtime.bus.drain()
             self._runs = {name: task for name, task in self._runs.items() if task is not run}
-            self._pausing = None
+            self._pause_task = None
             self._print_result(run.result())
-        elif line and line[0].done() and (line[0].result() or "").startswith("/"):
+        elif line_tasks and line_tasks[0].done() and (line_tasks[0].result() or "").startswith("/"):
             self._pending_line = None
-            await self._handle_line(line[0].result() or "")
-        elif line and line[0].done():
+            await self._handle_line(line_tasks[0].result() or "")
+        elif line_tasks and line_tasks[0].done():
             # Other input is kept until a node waits for it.
-            await self._wait_any(run)
+            await self._wait_for_any(run)
 
-    async def _line_or_change(self) -> str | None:
+    async def _wait_for_line(self) -> str | None:
         task = self._read_line()
-        await self._wait_any(task)
+        await self._wait_for_any(task)
         if not task.done():
             return None
         self._pending_line = None
@@ -199,24 +200,24 @@ class ShellSession:
         self._pending_line = self._pending_line or asyncio.create_task(self._stdin.read_line())
         return self._pending_line
 
-    async def _wait_any(self, *tasks: asyncio.Task[Any]) -> None:
+    async def _wait_for_any(self, *tasks: asyncio.Task[Any]) -> None:
         self._change_event.clear()
-        more = [asyncio.create_task(event.wait()) for event in (self._change_event, self._end_event)]
+        event_tasks = [asyncio.create_task(event.wait()) for event in (self._change_event, self._end_event)]
         try:
-            await asyncio.wait([*tasks, *more], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*tasks, *event_tasks], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in more:
+            for task in event_tasks:
                 task.cancel()
 
     def _on_interrupt(self) -> None:
         """On Ctrl-C: pause the active run, or end the session if there is none. Pressed again: exit."""
-        if self._end_event.is_set() or self._pausing is not None:
+        if self._end_event.is_set() or self._pause_task is not None:
             os._exit(130)
         if not self._is_busy:
             self._end()
             return
-        execution_id = self._runs[self._active].get_name()
-        self._pausing = asyncio.create_task(self.runtime.pause_execution(execution_id))
+        execution_id = self._runs[self._active_graph_id].get_name()
+        self._pause_task = asyncio.create_task(self.runtime.pause_execution(execution_id))
 
     def _end(self) -> None:
         self._end_event.set()
@@ -229,7 +230,7 @@ class ShellSession:
             self._sessions[event.graph_id] = event.session_id or self._sessions.get(event.graph_id, "")
         if event.type is EventType.CLIENT_INPUT_REQUESTED:
             self._input_requests[(event.graph_id, event.node_id)] = event
-            if event.graph_id != self._active:
+            if event.graph_id != self._active_graph_id:
                 self._print(f"{event.graph_id} waits for input: /graph {event.graph_id}")
             self._change_event.set()
         elif event.type in _END_TYPES:
@@ -255,7 +256,7 @@ class ShellSession:
     def _print_prompt(self) -> None:
         if not self._is_interactive:
             return
-        name = self._active if len(self.runtime.list_graphs()) > 1 else ""
+        name = self._active_graph_id if len(self.runtime.list_graphs()) > 1 else ""
         print(f"{name}> ", end="", file=self._out, flush=True)
 
     def _print(self, text: str) -> None:

@@ -52,16 +52,16 @@ class PauseOnSignal:
         """Install the signal handlers; the event loop must be running."""
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, self._on_first)
-        # nohup ignores SIGHUP, which must stay so.
+            loop.add_signal_handler(number, self._on_first_signal)
+        # nohup starts a program with SIGHUP ignored; keep it ignored.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            loop.add_signal_handler(signal.SIGHUP, self._on_first)
+            loop.add_signal_handler(signal.SIGHUP, self._on_first_signal)
 
     def handle_event(self, event: AgentEvent) -> None:
         """Remember the session of a run."""
         self._sessions[event.execution_id] = event.session_id
 
-    def _on_first(self) -> None:
+    def _on_first_signal(self) -> None:
         self.stop.set()
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGHUP)
@@ -69,9 +69,9 @@ class PauseOnSignal:
         for number in STOP_SIGNALS:
             loop.remove_signal_handler(number)
             # Not a handler of the loop, which may be what hangs.
-            signal.signal(number, self._on_second)
+            signal.signal(number, self._on_second_signal)
 
-    def _on_second(self, number: int, _: FrameType | None) -> None:
+    def _on_second_signal(self, number: int, _: FrameType | None) -> None:
         session_id = self._sessions.get(self.execution_id) or self._session_id
         message = "Stopped without pausing"
         if session_id:

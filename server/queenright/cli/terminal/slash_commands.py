@@ -26,7 +26,7 @@ SLASH_COMMANDS: Final = {
     "/quit": "pause active runs and exit (also Ctrl-D, Ctrl-C)",
 }
 
-_SESSIONS_SHOWN: Final = 20
+_MAX_SESSIONS: Final = 20
 _MAX_BYTES: Final = 20_000
 """Bytes of a file that are shown, counted from its end."""
 
@@ -63,12 +63,14 @@ class SlashCommands:
             case "/graphs":
                 await self._list_graphs()
             case "/graph":
-                self._runtime.active_graph_id = _require(argument, "/graph ID; /graphs lists them")
+                self._runtime.active_graph_id = _require_argument(argument, "/graph ID; /graphs lists them")
             case "/load":
-                path = await asyncio.to_thread(_folder, _require(argument, "/load PATH; the agent's folder"))
+                path = await asyncio.to_thread(
+                    _resolve_folder, _require_argument(argument, "/load PATH; the agent's folder")
+                )
                 self._print(await self._call_tool("load_agent", agent_path=path))
             case "/unload":
-                graph = _require(argument, "/unload ID; /graphs lists them")
+                graph = _require_argument(argument, "/unload ID; /graphs lists them")
                 self._print(await self._call_tool("unload_agent", graph_id=graph))
             case "/sessions":
                 await self._list_sessions()
@@ -78,15 +80,15 @@ class SlashCommands:
     async def _list_graphs(self) -> None:
         for agent in json.loads(await self._call_tool("list_agents")):
             marker = "*" if agent["graph_id"] == self._runtime.active_graph_id else " "
-            waiting = agent.get("waits_for_user")
+            question = agent.get("waits_for_user")
             activity = f"{len(agent['runs'])} running" if agent["runs"] else "idle"
-            if waiting is not None:
-                activity = f"waiting for input: {waiting}"
+            if question is not None:
+                activity = f"waiting for input: {question}"
             self._print(f"{marker} {agent['graph_id']:<24} {activity}")
 
     async def _list_sessions(self) -> None:
         store = self._runtime.session_store()
-        states = await self._runtime.disk.run(lambda: store.list_sessions(limit=_SESSIONS_SHOWN))
+        states = await self._runtime.disk.run(lambda: store.list_sessions(limit=_MAX_SESSIONS))
         for state in states:
             when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(state.created_at))
             self._print(f"{state.session_id}  {state.status.value:<10} {when}  {state.entry_point}")
@@ -122,14 +124,14 @@ def _list_artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
     """Return the files of the newest sessions, newest first: path, graph, name. Blocks."""
     artifacts: list[tuple[float, Path, str, str]] = []
     for graph_id in runtime.list_graphs():
-        for _, state in runtime.list_sessions(graph_id)[:_SESSIONS_SHOWN]:
+        for _, state in runtime.list_sessions(graph_id)[:_MAX_SESSIONS]:
             folder = runtime.find_session(state.session_id, graph_id)[1].artifacts
             for path in folder.rglob("*"):
                 if path.is_file() and not path.is_symlink():
                     file_name = path.relative_to(folder).as_posix()
                     artifacts.append((path.stat().st_mtime, path, graph_id, file_name))
-    artifacts.sort(key=lambda agent_file: agent_file[0], reverse=True)
-    return [agent_file[1:] for agent_file in artifacts]
+    artifacts.sort(key=lambda artifact: artifact[0], reverse=True)
+    return [artifact[1:] for artifact in artifacts]
 
 
 def _read_end(path: Path) -> str:
@@ -144,11 +146,11 @@ def format_output(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _folder(path: str) -> str:
+def _resolve_folder(path: str) -> str:
     return str(Path(path).expanduser().resolve())
 
 
-def _require(argument: str, usage: str) -> str:
+def _require_argument(argument: str, usage: str) -> str:
     if not argument:
         raise ValueError(f"the argument is missing: {usage}")
     return argument
