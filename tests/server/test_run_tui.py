@@ -19,7 +19,7 @@ RUN_COMMAND = ("run", "agent", "--storage", "here", "--no-telemetry")
 
 @pytest.mark.parametrize(
     ("stdin", "line"),
-    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
+    [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin has ended")],
 )
 def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, stdin: str, line: str) -> None:
     talker(tmp_path / "agent")

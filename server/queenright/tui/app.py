@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 _DRAW_SECONDS: Final = 0.25
 _POLL_SECONDS: Final = 1.0
-_MAX_ERROR: Final = 200
+_MAX_ERROR_LENGTH: Final = 200
 _RUN_EVENTS: Final = frozenset({"client_input_requested", "execution_completed", "execution_failed"})
 _FULL_REFRESH_POLLS: Final = 5
 """Polls after which all lists are requested, even if no event has changed them."""
@@ -59,7 +59,7 @@ class QueenrightApp(App[None]):
         gateway: The service.
         clock: Returns seconds since the epoch.
         notice_seconds: Seconds until a notice disappears.
-        start_agent_id: Agent to open a talk with at the start; empty starts with the fleet.
+        start_agent_id: Agent whose conversation is opened at the start; empty opens the fleet.
     """
 
     TITLE = "Queenright"
@@ -87,9 +87,9 @@ class QueenrightApp(App[None]):
         self._polls = 0
         self._is_polling = False
         self._refresh_lock = asyncio.Lock()
-        """Held while lists are requested: a list that is not marked stale may still be on its way."""
+        """Held while lists are requested, because a list that is not marked stale may still be in transit."""
         self._key_at = 0.0
-        """Time of the newest key, on the clock of messages."""
+        """Time of the newest key press, on the clock of Textual's messages."""
         self._last_event: str | None = None
         self._is_following = False
         self._is_refused = False
@@ -130,7 +130,7 @@ class QueenrightApp(App[None]):
     def report_error(self, error: Exception) -> None:
         """Log an unexpected error, and show it in a notice."""
         title = "Unexpected error"
-        text = clip(f"{type(error).__name__}: {error}", _MAX_ERROR)
+        text = clip(f"{type(error).__name__}: {error}", _MAX_ERROR_LENGTH)
         if any((notice.title, notice.text) == (title, text) for notice in self.app_state.notices):
             return
         _log.error("unexpected error in the terminal interface: %s", text, exc_info=error)
@@ -143,9 +143,9 @@ class QueenrightApp(App[None]):
     async def on_event(self, event: TextualEvent) -> None:
         """Keep a burst of keys from answering a dialog that one of them opened."""
         if isinstance(event, Key) and not event.is_forwarded:
-            before, self._key_at = self._key_at, event.time
+            previous_key_at, self._key_at = self._key_at, event.time
             if isinstance(self.screen, GuardedDialog) and not self.screen.accepts_key(
-                event.key, event.time, before
+                event.key, event.time, previous_key_at
             ):
                 return
         await super().on_event(event)
@@ -230,7 +230,7 @@ class QueenrightApp(App[None]):
                 self._show_run_notice(event, agent)
 
     def _show_run_notice(self, event: Event, agent: AgentSlot) -> None:
-        """Show the notice of a graph, unless its talk is on the screen."""
+        """Show the notice of a graph, unless its conversation is on the screen."""
         screen, active_graph = self.active_screen, agent.active_graph_id
         is_on_screen = isinstance(screen, TalkScreen) and screen.agent_id == agent.agent_id
         if isinstance(screen, TalkScreen) and is_on_screen:
@@ -334,7 +334,7 @@ class QueenrightApp(App[None]):
         self.push_screen(WorkerScreen(self.app_state, agent_id, session_id))
 
     def on_open_talk(self, message: OpenTalk) -> None:
-        """Open a talk with an agent."""
+        """Open a conversation with an agent."""
         self.push_screen(TalkScreen(self.app_state, message.agent_id))
 
     def on_open_queen(self, message: OpenQueen) -> None:
@@ -354,11 +354,11 @@ class QueenrightApp(App[None]):
         if isinstance(self.screen, QueenScreen):
             self.screen.leave()
         elif isinstance(self.screen, AppScreen):
-            newest = self.app_state.notices.newest
-            ticket_id = newest.ticket_id if newest is not None else ""
+            newest_notice = self.app_state.notices.newest
+            ticket_id = newest_notice.ticket_id if newest_notice is not None else ""
             ticket = self.screen.ticket()
-            if newest is not None and ticket_id:
-                self._dismiss(newest.number)
+            if newest_notice is not None and ticket_id:
+                self._dismiss(newest_notice.number)
             worker = self.screen.worker if isinstance(self.screen, WorkerScreen) else None
             if worker is not None and not ticket_id and ticket is None:
                 self.push_screen(QueenScreen(self.app_state, worker.agent_id, worker.session_id))

@@ -60,7 +60,7 @@ class AppState:
         outage: Why the service is unreachable; empty if it answers.
         has_connected: Whether the service has answered once.
         may_act: Whether the operator may act on workers and tickets.
-        chatted_agents: Agents with an open or earlier talk.
+        chatted_agents: Agents with an open or earlier conversation.
         run_ownership: Tells which agent a run belongs to.
     """
 
@@ -74,19 +74,19 @@ class AppState:
     chatted_agents: set[str] = field(default_factory=set)
     run_ownership: RunOwnership = field(init=False)
     _status: tuple[str, str] = ("", "")
-    _until: float = 0.0
+    _status_until: float = 0.0
 
     def __post_init__(self) -> None:
         self.run_ownership = RunOwnership(self.gateway.has_run)
 
     def set_status(self, kind: str, text: str) -> None:
         """Show a status message for a while; ``kind`` is a key of ``styles``."""
-        self._status, self._until = (kind, text), self.clock() + _STATUS_SECONDS
+        self._status, self._status_until = (kind, text), self.clock() + _STATUS_SECONDS
 
     @property
     def status(self) -> tuple[str, str]:
         """Kind and text of the current status message."""
-        return self._status if self.clock() < self._until else ("", "")
+        return self._status if self.clock() < self._status_until else ("", "")
 
 
 def add_notice_for(event: Event, notices: NoticeList) -> int | None:

@@ -22,7 +22,7 @@ BUCKET_SECONDS: Final = 5.0
 
 _MAX_BUCKETS: Final = 60
 _FEED_SIZE: Final = 500
-_MAX_KNOWN: Final = 5_000
+_MAX_EVENT_IDS: Final = 5_000
 _SEVERITIES: Final = list_values(Severity)
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
@@ -78,7 +78,7 @@ class FleetState:
         self.stale: set[str] = set(LISTS)
         self._urgent_sessions: set[tuple[str, str]] = set()
         self._activity: dict[str, deque[tuple[int, int]]] = {}
-        self._keys: dict[str, None] = {}
+        self._event_ids: dict[str, None] = {}
 
     def set_attention(self, attention: AttentionList) -> None:
         """Replace the items that need a person."""
@@ -93,7 +93,7 @@ class FleetState:
 
     def set_tickets(self, rows: Iterable[Ticket]) -> None:
         """Replace the tickets, most severe first."""
-        self.tickets = sorted(rows, key=_ticket_rank)
+        self.tickets = sorted(rows, key=_get_ticket_sort_key)
         self._sort()
 
     def set_breakers(self, rows: Iterable[Breaker]) -> None:
@@ -106,19 +106,19 @@ class FleetState:
 
     def prepend_feed(self, lines: Iterable[EventLine], ids: Iterable[str]) -> None:
         """Insert earlier events into the feed, oldest first, with their ids."""
-        new = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._keys}
+        new_lines = {id_: line for line, id_ in zip(lines, ids, strict=True) if id_ not in self._event_ids}
         room = _FEED_SIZE - len(self.feed)
-        self.feed.extendleft(list(reversed(new.values()))[:room])
-        self._keys |= dict.fromkeys(new)
+        self.feed.extendleft(list(reversed(new_lines.values()))[:room])
+        self._event_ids |= dict.fromkeys(new_lines)
 
     def handle_event(self, event: Event) -> bool:
         """Apply an event; return whether it is new. Duplicates change nothing."""
         if event.id:
-            if event.id in self._keys:
+            if event.id in self._event_ids:
                 return False
-            self._keys[event.id] = None
-            while len(self._keys) > _MAX_KNOWN:
-                del self._keys[next(iter(self._keys))]
+            self._event_ids[event.id] = None
+            while len(self._event_ids) > _MAX_EVENT_IDS:
+                del self._event_ids[next(iter(self._event_ids))]
         if (line := feed_line(event)) is not None:
             self.feed.append(line)
         if event.type in WORK_TYPES:
@@ -154,9 +154,9 @@ class FleetState:
         self._urgent_sessions = {
             (ticket.agent_id, ticket.session_id) for ticket in self.tickets if is_open(ticket)
         }
-        self.workers.sort(key=self._rank)
+        self.workers.sort(key=self._get_sort_key)
 
-    def _rank(self, worker: AgentRow) -> tuple[int, bool, str, float]:
+    def _get_sort_key(self, worker: AgentRow) -> tuple[int, bool, str, float]:
         """Return the sort key: worst state first, then active before ended sessions."""
         state = self.attention(worker)
         rank = WORST_FIRST.index(state) if state in WORST_FIRST else len(WORST_FIRST)
@@ -215,7 +215,7 @@ class FleetState:
         self._sort()
 
 
-def _ticket_rank(ticket: Ticket) -> tuple[bool, int, float]:
+def _get_ticket_sort_key(ticket: Ticket) -> tuple[bool, int, float]:
     """Return the sort key: open and most severe first, then newest."""
     if not is_open(ticket):
         return True, 0, -ticket.first_seen

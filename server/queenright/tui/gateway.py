@@ -19,10 +19,10 @@ from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
 from queenright.tui.formatting import clip, clock_time
 from queenright.tui.models import ChatEntry, Graph, Row, Transcript
 
-_TICKETS: Final = 200
-_HISTORY: Final = 200
-_SESSIONS: Final = 20
-_MESSAGES: Final = 100
+_MAX_TICKETS: Final = 200
+_MAX_HISTORY_EVENTS: Final = 200
+_MAX_SESSIONS: Final = 20
+_MAX_MESSAGES: Final = 100
 _CONVERSATION_TYPES: Final = (
     "client_output_delta",
     "client_input_requested",
@@ -62,7 +62,7 @@ class ServiceGateway:
 
     async def tickets(self) -> list[api.Ticket]:
         """Return the newest tickets, open and closed."""
-        return [ticket async for ticket in self.client.tickets.list(limit=_TICKETS)]
+        return [ticket async for ticket in self.client.tickets.list(limit=_MAX_TICKETS)]
 
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
@@ -73,7 +73,7 @@ class ServiceGateway:
 
     async def history(self, agent_id: str) -> list[api.HistoryRow]:
         """Return the events of a worker in the last day, oldest first."""
-        events = [event async for event in self.client.agents.history(agent_id, limit=_HISTORY)]
+        events = [event async for event in self.client.agents.history(agent_id, limit=_MAX_HISTORY_EVENTS)]
         return sorted(events, key=lambda event: event.seq)
 
     # -- events ---------------------------------------------------------------------------------
@@ -82,21 +82,21 @@ class ServiceGateway:
         self, on_notice: Callable[[Notice], None], last_event_id: str | None
     ) -> AsyncIterator[Event]:
         """Yield events of the fleet; reconnects after breaks and reports them to ``on_notice``."""
-        return self._events((*FEED_TYPES, *WORK_TYPES), None, on_notice, last_event_id)
+        return self._stream_events((*FEED_TYPES, *WORK_TYPES), None, on_notice, last_event_id)
 
     def worker_events(self, agent_id: str) -> AsyncIterator[Event]:
         """Yield all events of one worker from now on."""
-        return self._events("all", agent_id)
+        return self._stream_events("all", agent_id)
 
     def conversation_events(self, on_notice: Callable[[Notice], None]) -> AsyncIterator[Event]:
         """Yield messages, input requests and run results of loaded agents."""
-        return self._events(_CONVERSATION_TYPES, None, on_notice)
+        return self._stream_events(_CONVERSATION_TYPES, None, on_notice)
 
     def queen_answers(self) -> AsyncIterator[Event]:
         """Yield the pieces of the queen's answers as she writes them."""
-        return self._events(("queen_answer_delta",), None)
+        return self._stream_events(("queen_answer_delta",), None)
 
-    async def _events(
+    async def _stream_events(
         self,
         types: Sequence[str] | str,
         agent_id: str | None,
@@ -113,11 +113,11 @@ class ServiceGateway:
     # -- actions --------------------------------------------------------------------------------
 
     async def nudge(self, worker: api.AgentRow, message: str) -> str:
-        """Nudge a worker, with the usual reminder if ``message`` is blank; return the outcome."""
+        """Nudge a worker, with the standard reminder if ``message`` is blank; return the outcome."""
         result = await self.client.agents.nudge(
             worker.agent_id, message.strip() or None, session_id=worker.session_id, by=self.by
         )
-        return _outcome_text(result.outcome, result.detail)
+        return _format_outcome(result.outcome, result.detail)
 
     async def terminate(self, worker: api.AgentRow | api.AttentionItem, reason: str) -> str:
         """Terminate this incarnation of a worker; return the outcome."""
@@ -128,7 +128,7 @@ class ServiceGateway:
             incarnation_id=worker.incarnation_id or None,
             by=self.by,
         )
-        return _outcome_text(result.outcome, result.detail)
+        return _format_outcome(result.outcome, result.detail)
 
     async def answer(self, item: api.AttentionItem, answer: str, text: str = "") -> str:
         """
@@ -201,10 +201,10 @@ class ServiceGateway:
     async def transcript(self, agent_id: str, graph_id: str) -> Transcript:
         """Return the stored transcript of a graph, and what it waits for."""
         agents = self.client.agents
-        session = await self._session(agent_id, graph_id)
+        session = await self._find_session(agent_id, graph_id)
         if session is None:
             return Transcript()
-        messages = agents.messages(agent_id, session, graph_id=graph_id, limit=_MESSAGES)
+        messages = agents.messages(agent_id, session, graph_id=graph_id, limit=_MAX_MESSAGES)
         nodes = [node async for node in agents.nodes(agent_id, graph_id)]
         return build_transcript([message async for message in messages], nodes, self.by)
 
@@ -220,14 +220,16 @@ class ServiceGateway:
                 active=graph.active,
                 primary=graph.primary,
                 running=running.get(graph.graph_id, 0),
-                waiting=await self._waiting(agent_id, graph.graph_id) if running.get(graph.graph_id) else (),
+                waiting=await self._list_waiting_nodes(agent_id, graph.graph_id)
+                if running.get(graph.graph_id)
+                else (),
             )
             async for graph in self.client.agents.graphs(agent_id)
             if not graph.of_service  # not graphs of the service itself
         ]
         return sorted(views, key=lambda graph: (not graph.primary, graph.graph_id))
 
-    async def _waiting(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
+    async def _list_waiting_nodes(self, agent_id: str, graph_id: str) -> tuple[str, ...]:
         nodes = self.client.agents.nodes(agent_id, graph_id)
         return tuple([node.node_id async for node in nodes if node.waiting_for_user])
 
@@ -239,15 +241,15 @@ class ServiceGateway:
 
     async def session_memory(self, agent_id: str, graph_id: str) -> Row:
         """Return the memory of a graph's active session, otherwise of its newest."""
-        session_id = await self._session(agent_id, graph_id)
+        session_id = await self._find_session(agent_id, graph_id)
         if session_id is None:
             return {}
         return (await self.client.agents.session(agent_id, session_id, graph_id=graph_id)).memory
 
-    async def _session(self, agent_id: str, graph_id: str) -> str | None:
+    async def _find_session(self, agent_id: str, graph_id: str) -> str | None:
         agents = self.client.agents
         sessions = [
-            session async for session in agents.sessions(agent_id, graph_id=graph_id, limit=_SESSIONS)
+            session async for session in agents.sessions(agent_id, graph_id=graph_id, limit=_MAX_SESSIONS)
         ]
         active = next((session for session in sessions if session.status == "active"), None)
         return (active or sessions[0]).session_id if sessions else None
@@ -258,14 +260,14 @@ class ServiceGateway:
         return f"delivered to {run.node_id}" if isinstance(run, api.Injected) else "started a run"
 
 
-def _outcome_text(outcome: str, detail: str) -> str:
+def _format_outcome(outcome: str, detail: str) -> str:
     texts = {"done": "done", "queued": "queued until the worker fetches it"}
     return texts.get(outcome, outcome.replace("_", " ") + (f": {detail}" if detail else ""))
 
 
 _ASK_TOOL: Final = "ask_user"
 """Tool with which a node asks the user."""
-_MAX_INPUT: Final = 200
+_MAX_INPUT_LENGTH: Final = 200
 """Maximum characters of a run's input."""
 
 
@@ -281,7 +283,7 @@ def build_transcript(messages: Iterable[MessageRow], nodes: Sequence[NodeRow], m
     rows = sorted(messages, key=lambda row: (row.at, row.seq))
     speakers = [node.node_id for node in nodes if node.client_facing]
     entries = [
-        entry for row in rows for entry in _entries(row, speakers[0] if len(speakers) == 1 else "", me)
+        entry for row in rows for entry in _build_entries(row, speakers[0] if len(speakers) == 1 else "", me)
     ]
     until = max((row.at for row in rows), default=0.0)
     waiting = [node.node_id for node in nodes if node.waiting_for_user]
@@ -292,21 +294,23 @@ def build_transcript(messages: Iterable[MessageRow], nodes: Sequence[NodeRow], m
     return Transcript(entries=tuple(entries), until=until)
 
 
-def _entries(row: MessageRow, speaker: str, me: str) -> Iterable[ChatEntry]:
+def _build_entries(row: MessageRow, speaker: str, me: str) -> Iterable[ChatEntry]:
     text, at = row.text.strip(), row.at
     match row.kind:
         case "input":
-            yield ChatEntry(by="", text=f"run started with {clip(text, _MAX_INPUT)}", at=at, is_own=False)
+            yield ChatEntry(
+                by="", text=f"run started with {clip(text, _MAX_INPUT_LENGTH)}", at=at, is_own=False
+            )
         case "user" if text:
             yield ChatEntry(by=me, text=text, at=at, is_own=True)
         case "assistant":
-            questions = [_question(call) for call in row.tool_calls if call.name == _ASK_TOOL]
+            questions = [_read_question(call) for call in row.tool_calls if call.name == _ASK_TOOL]
             content = "\n".join(part for part in (text, *questions) if part)
             if content:
                 yield ChatEntry(by=speaker or row.conversation, text=content, at=at, is_own=False)
 
 
-def _question(call: ToolUse) -> str:
+def _read_question(call: ToolUse) -> str:
     try:
         return str(json.loads(call.arguments)["question"])
     except (ValueError, KeyError, TypeError):

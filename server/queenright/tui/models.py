@@ -33,8 +33,8 @@ def current_activity(worker: AgentRow) -> str:
     """Return the current activity of a worker; empty for an ended session."""
     if worker.question:
         return f"waiting: {worker.question}"
-    at = "" if worker.limited_until is None else f" at {clock_time(worker.limited_until)}"
-    return worker.activity.removeprefix("working: ") + at
+    limit_text = "" if worker.limited_until is None else f" at {clock_time(worker.limited_until)}"
+    return worker.activity.removeprefix("working: ") + limit_text
 
 
 def is_open(ticket: Ticket) -> bool:

@@ -12,7 +12,7 @@ from queenright.instrumentation.durations import format_duration
 from queenright.tui.event_lines import EventLine
 from queenright.tui.formatting import clip, clock_time, short_number
 
-_LINES: Final = 1_000
+_MAX_LINES: Final = 1_000
 _MAX_LENGTH: Final = 300
 _PRECISE_SECONDS: Final = 10.0
 _VERDICTS: Final = {"ACCEPT": "healthy", "CONTINUE": "info", "": "info"}
@@ -29,7 +29,7 @@ class SessionTimeline:
     """
 
     def __init__(self) -> None:
-        self.lines: deque[EventLine] = deque(maxlen=_LINES)
+        self.lines: deque[EventLine] = deque(maxlen=_MAX_LINES)
         self.open: list[Step] = []
         self.last: str | None = None
 
@@ -46,15 +46,17 @@ class SessionTimeline:
 
 def step_line(step: Step) -> EventLine:
     """Return a step as a line of a timeline."""
-    kind, text = _describe(step)
+    kind, text = _describe_step(step)
     if step.phase == "failed":
         kind = "failing"
     line = ". ".join(part for part in (text, step.text) if part)
     return EventLine(clock_time(step.at), kind, clip(line, _MAX_LENGTH))
 
 
-def _describe(step: Step) -> tuple[str, str]:
-    duration = "" if step.ended_at is None else f" in {_duration(step.ended_at - step.started_at)}"
+def _describe_step(step: Step) -> tuple[str, str]:
+    duration = (
+        "" if step.ended_at is None else f" in {_format_step_duration(step.ended_at - step.started_at)}"
+    )
     detail = f" {step.detail}" if step.detail else ""
     match step.kind:
         case "turn" if step.type.startswith("step_"):
@@ -80,7 +82,7 @@ def _describe(step: Step) -> tuple[str, str]:
             return step.severity or "info", "" if step.text else step.name.replace("_", " ")
 
 
-def _duration(seconds: float) -> str:
+def _format_step_duration(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < _PRECISE_SECONDS else format_duration(seconds)
 
 
@@ -93,11 +95,11 @@ def describe_shadow(finding: Finding, now: float) -> str:
 def describe_open(step: Step, now: float) -> str:
     """Return what a worker does now, since when, and when it counts as stalled: ``search, 40 s of 2 min``."""
     limit = "" if step.limit_seconds is None else f" of {format_duration(step.limit_seconds)}"
-    stalls = ""
+    stall_text = ""
     if step.fires_at is not None:
         # A step that started ahead of this machine's clock has its whole limit left.
         seconds_left = min(step.fires_at - now, step.limit_seconds or math.inf)
-        stalls = f", stalls in {format_duration(seconds_left)}" if seconds_left > 0 else ", stalled"
+        stall_text = f", stalls in {format_duration(seconds_left)}" if seconds_left > 0 else ", stalled"
     name = step.name.replace("_", " ") or "model"
     activity = f"waiting for {name}" if step.kind == "wait" else name
-    return f"{activity}, {format_duration(now - step.started_at)}{limit}{stalls}"
+    return f"{activity}, {format_duration(now - step.started_at)}{limit}{stall_text}"

@@ -79,17 +79,17 @@ def render_states(states: Sequence[tuple[float, str]], since: float, until: floa
     bars = Text()
     step = (until - since) / max(width, 1)
     for index in range(width):
-        state = _worst_in(states, since + index * step, since + (index + 1) * step)
+        state = _find_worst_between(states, since + index * step, since + (index + 1) * step)
         bars.append(_HEIGHTS.get(state, "·"), style=colour(state))
     return bars
 
 
-def _worst_in(states: Sequence[tuple[float, str]], since: float, until: float) -> str:
+def _find_worst_between(states: Sequence[tuple[float, str]], since: float, until: float) -> str:
     """Return the worst state in a span, so that short states stay visible."""
-    before = [state for at, state in states if at <= since][-1:]
-    return _worst((*before, *(state for at, state in states if since < at < until)))
+    initial_states = [state for at, state in states if at <= since][-1:]
+    return _find_worst((*initial_states, *(state for at, state in states if since < at < until)))
 
 
-def _worst(states: Iterable[str]) -> str:
+def _find_worst(states: Iterable[str]) -> str:
     order = list(_HEIGHTS)
     return max(states, key=order.index, default="")

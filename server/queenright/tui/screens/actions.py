@@ -67,17 +67,17 @@ def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     choice = ANSWERS[name]
     title = choice.question.format(agent=item_agents(item), tool=item.tool or "it")
 
-    def give(text: str) -> None:
+    def send_answer(text: str) -> None:
         gateway = screen.app_state.gateway
         label = f"{choice.label.lower()} {item_agents(item)}"
         _act(screen, label, lambda: gateway.answer(item, name, text), "attention", "tickets")
 
     if name == "reply":
-        _prompt(screen, PromptDialog(title, item.title, "reply", is_required=True), give)
+        _prompt(screen, PromptDialog(title, item.title, "reply", is_required=True), send_answer)
     elif name == "terminate":
-        _prompt_reason(screen, item, give)
+        _prompt_reason(screen, item, send_answer)
     else:
-        _confirm(screen, title, f"{item.title}\n{choice.effect}", lambda: give(""))
+        _confirm(screen, title, f"{item.title}\n{choice.effect}", lambda: send_answer(""))
 
 
 def reset(screen: AppScreen, breaker: str) -> None:
@@ -131,14 +131,14 @@ def _confirm(screen: AppScreen, title: str, text: str, act: Callable[[], None]) 
     screen.app.push_screen(ConfirmDialog(title, text), on_answer)
 
 
-def _act(screen: AppScreen, label: str, work: Callable[[], Awaitable[str]], *lists: str) -> None:
-    """Act in the background, show the outcome, and request the lists that it changes again."""
+def _act(screen: AppScreen, label: str, operation: Callable[[], Awaitable[str]], *lists: str) -> None:
+    """Run an action in the background, show its outcome, and mark the lists that it changes as stale."""
     state = screen.app_state
 
     async def act() -> None:
         state.set_status("act", f"{label} …")
         try:
-            state.set_status("act", f"{label}: {await work()}")
+            state.set_status("act", f"{label}: {await operation()}")
         finally:
             # Also after a refusal: another operator has answered, or the worker was restarted.
             state.fleet.stale.update(lists)

@@ -28,12 +28,12 @@ from queenright.tui.screens.dialogs import HelpDialog
 from queenright.tui.styles import DIM, colour, style_text, symbol
 from queenright.tui.widgets.noticeboard import Noticeboard
 
-_ACTS: Final = frozenset({"answer", "nudge", "terminate", "acknowledge", "reset"})
+_OPERATOR_ACTIONS: Final = frozenset({"answer", "nudge", "terminate", "acknowledge", "reset"})
 """Actions that need the role operator."""
 
 
 class OpenTalk(Message):
-    """Request to open a talk with a loaded agent."""
+    """Request to open a conversation with a loaded agent."""
 
     def __init__(self, agent_id: str) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class AppScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide actions of other roles, and the command key where the command line is always shown."""
-        if action in _ACTS and not self.app_state.may_act:
+        if action in _OPERATOR_ACTIONS and not self.app_state.may_act:
             return False
         return not (action == "command" and self.ALWAYS_TYPING)
 
@@ -169,7 +169,9 @@ class AppScreen(Screen[None]):
 
     def handle_message(self, text: str) -> None:
         """Handle a message."""
-        self.app_state.set_status("act", "messages need a talk; /talk <agent> opens one with a loaded agent")
+        self.app_state.set_status(
+            "act", "messages need a conversation; /talk <agent> opens one with a loaded agent"
+        )
 
     def handle_command(self, command: Command) -> None:
         """Execute a command."""
@@ -186,7 +188,8 @@ class AppScreen(Screen[None]):
                 self.run_in_background(lambda: self._unload(command.argument))
             case _:
                 self.app_state.set_status(
-                    "act", f"/{command.name} needs a talk; /talk <agent> opens one with a loaded agent"
+                    "act",
+                    f"/{command.name} needs a conversation; /talk <agent> opens one with a loaded agent",
                 )
 
     def _open_worker(self, name: str) -> None:
@@ -267,7 +270,7 @@ class TopBar(Static):
                 name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
                 line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
         tickets = f"{format_count(len(fleet.open_tickets), 'ticket')}  " if has_connected else ""
-        tail = Text(f"{tickets}{_host(url)} ", style=DIM)
+        tail = Text(f"{tickets}{_get_host(url)} ", style=DIM)
         gap = self.size.width - line.cell_len - tail.cell_len
         if gap > 1:
             line.append(" " * gap)
@@ -287,5 +290,5 @@ class StatusLine(Static):
         self.update(style_text(message, colour(kind)))
 
 
-def _host(url: str) -> str:
+def _get_host(url: str) -> str:
     return url.partition("://")[2] or url

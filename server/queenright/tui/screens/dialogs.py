@@ -22,7 +22,7 @@ BURST_SECONDS: Final = 0.03
 
 class GuardedDialog:
     """
-    A dialog that ignores the rest of a burst of keys that opened it.
+    A dialog that ignores the remaining keys of the burst that opened it.
 
     A key that answers it must come after the dialog was shown, and after a pause.
     """
@@ -34,15 +34,15 @@ class GuardedDialog:
         super().__init__()
         self._shown_at = math.inf
         self.is_settled = False
-        """Whether a key was meant for the dialog."""
+        """Whether a key was pressed deliberately since the dialog was shown."""
 
     def mark_shown(self, at: float) -> None:
-        """Set when the dialog was shown, on the clock of messages."""
+        """Set when the dialog was shown, on the clock of Textual's messages."""
         self._shown_at = at
 
-    def accepts_key(self, key: str, at: float, before: float) -> bool:
-        """Return whether the dialog handles a key pressed at ``at``, after one pressed at ``before``."""
-        is_deliberate = at > self._shown_at and at - before >= BURST_SECONDS
+    def accepts_key(self, key: str, at: float, previous_at: float) -> bool:
+        """Return whether the dialog handles a key pressed at ``at``, after the key at ``previous_at``."""
+        is_deliberate = at > self._shown_at and at - previous_at >= BURST_SECONDS
         self.is_settled = self.is_settled or is_deliberate
         return is_deliberate if key in self.ANSWER_KEYS else self.is_settled
 

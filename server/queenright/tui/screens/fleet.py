@@ -30,7 +30,7 @@ from queenright.tui.widgets.event_log import EventLog
 from queenright.tui.widgets.row_table import Column, RowTable
 from queenright.tui.worker_filter import WorkerFilter
 
-_BARS: Final = 10
+_BAR_COUNT: Final = 10
 _SESSION_WIDTH: Final = 15
 """Characters of a session id, from its end, which tells sessions apart."""
 _MIN_REASON_WIDTH: Final = 30
@@ -44,26 +44,26 @@ MAX_WORKERS: Final = 200
 _TITLES: Final = {"needs": "Needs you", "feed": "Timeline"}
 _LISTS: Final = {"needs": "need-list", "tickets": "ticket-list"}
 TABS: Final = ("needs", "fleet", "tickets", "breakers", "feed")
-_NEEDS: Final = (
+_ATTENTION_COLUMNS: Final = (
     Column("What", 12),
     Column("Agent", 19),
     Column("For", 6),
     Column("Left", 6),
     Column("Question"),
 )
-_WORKERS: Final = (
+_WORKER_COLUMNS: Final = (
     Column("Health", 12),
     Column("For", 6, wide=True),
     Column("Agent", 19),
     Column("Session", _SESSION_WIDTH, wide=True),
-    Column("Events", _BARS),
+    Column("Events", _BAR_COUNT),
     Column("Activity", 13),
     Column("Steps", 6, wide=True),
     Column("Bad", 3),
     Column("Tokens", 7, wide=True),
     Column("Reason"),
 )
-_TICKETS: Final = (
+_TICKET_COLUMNS: Final = (
     Column("Severity", 10),
     Column("Agent", 19),
     Column("Status", 12),
@@ -72,7 +72,12 @@ _TICKETS: Final = (
     Column("Kind", 16, wide=True),
     Column("Cause"),
 )
-_BREAKERS: Final = (Column("State", 11), Column("Breaker", 40), Column("Failures", 8), Column("Reason"))
+_BREAKER_COLUMNS: Final = (
+    Column("State", 11),
+    Column("Breaker", 40),
+    Column("Failures", 8),
+    Column("Reason"),
+)
 
 
 class FleetScreen(ActionScreen):
@@ -103,13 +108,13 @@ class FleetScreen(ActionScreen):
         yield Static(id="tabs")
         with ContentSwitcher(initial=TABS[0]):
             with Vertical(id="needs"):
-                yield RowTable(_NEEDS, name="need-list", holds_top=True)
+                yield RowTable(_ATTENTION_COLUMNS, name="need-list", holds_top=True)
                 yield Static(id="need-detail")
-            yield RowTable(_WORKERS, name="fleet")
+            yield RowTable(_WORKER_COLUMNS, name="fleet")
             with Vertical(id="tickets"):
-                yield RowTable(_TICKETS, name="ticket-list")
+                yield RowTable(_TICKET_COLUMNS, name="ticket-list")
                 yield Static(id="ticket-detail")
-            yield RowTable(_BREAKERS, name="breakers")
+            yield RowTable(_BREAKER_COLUMNS, name="breakers")
             yield EventLog(name="feed")
 
     @property
@@ -162,33 +167,40 @@ class FleetScreen(ActionScreen):
         await super().draw()
         state = self.app_state
         fleet, now = state.fleet, state.clock()
-        self.query_one("#tabs", Static).update(self._tabs())
+        self.query_one("#tabs", Static).update(self._render_tabs())
         match self.tab:
             case "needs":
                 table = self.query_one("#need-list", RowTable)
                 table.show(
-                    {item.item_id: _attention_row(item, now, table.room) for item in fleet.attention_items}
+                    {
+                        item.item_id: _render_attention_row(item, now, table.room)
+                        for item in fleet.attention_items
+                    }
                 )
-                self._show_need()
+                self._show_attention_item()
             case "fleet":
                 table = self.query_one("#fleet", RowTable)
                 table.show(
                     {
-                        worker_key(worker): self._worker(worker, now, table.room)
+                        worker_key(worker): self._render_worker(worker, now, table.room)
                         for worker in fleet.filtered_workers[:MAX_WORKERS]
                     }
                 )
             case "tickets":
                 table = self.query_one("#ticket-list", RowTable)
-                table.show({ticket.ticket_id: _ticket(ticket, now, table.room) for ticket in fleet.tickets})
+                table.show(
+                    {ticket.ticket_id: _render_ticket(ticket, now, table.room) for ticket in fleet.tickets}
+                )
                 self._show_ticket(fleet.ticket(table.selected))
             case "breakers":
                 table = self.query_one("#breakers", RowTable)
-                table.show({breaker.name: _breaker(breaker, now, table.room) for breaker in fleet.breakers})
+                table.show(
+                    {breaker.name: _render_breaker(breaker, now, table.room) for breaker in fleet.breakers}
+                )
             case _:
                 self.query_one(EventLog).show(fleet.feed)
 
-    def _tabs(self) -> Text:
+    def _render_tabs(self) -> Text:
         fleet = self.app_state.fleet
         open_breakers = sum(breaker.state != "closed" for breaker in fleet.breakers)
         counts = {
@@ -203,16 +215,16 @@ class FleetScreen(ActionScreen):
             if name == "fleet" and counts[name] > MAX_WORKERS:
                 count += f", worst {MAX_WORKERS}"
             if name == "fleet" and fleet.filter != WorkerFilter():
-                words = clip(fleet.filter, 30 if self.size.width >= _WIDE_COLUMNS else 12)
-                count = f" {len(fleet.filtered_workers)}/{len(fleet.workers)}: {words}"
+                filter_text = clip(fleet.filter, 30 if self.size.width >= _WIDE_COLUMNS else 12)
+                count = f" {len(fleet.filtered_workers)}/{len(fleet.workers)}: {filter_text}"
             is_current = name == self.tab
             label = f"{number} {_TITLES.get(name, name.title())}{count}"
             title = f"[{label}]" if is_current else f" {label} "
             line.append(title, style="bold" if is_current else styles.DIM).append(" ")
         return line
 
-    def _worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
-        events = self.app_state.fleet.activity(worker.agent_id, now, _BARS)
+    def _render_worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
+        events = self.app_state.fleet.activity(worker.agent_id, now, _BAR_COUNT)
         state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         # A narrow column has room only for the names of the findings.
         reason = worker.reason
@@ -223,7 +235,7 @@ class FleetScreen(ActionScreen):
             Text(format_duration(now - worker.state_since)),
             Text(clip(worker.agent_id, 19)),
             Text(worker.session_id[-_SESSION_WIDTH:], style=styles.DIM),
-            Text("" if worker.ended else sparkline(events, _BARS), style=styles.colour("low")),
+            Text("" if worker.ended else sparkline(events, _BAR_COUNT), style=styles.colour("low")),
             Text(clip(current_activity(worker), 13)),
             Text(f"{worker.steps:>5}"),
             Text(
@@ -249,7 +261,7 @@ class FleetScreen(ActionScreen):
     async def on_data_table_row_highlighted(self, event: DataTable.RowHighlighted) -> None:
         """Show the details of the selected item or ticket."""
         if self.tab == "needs":
-            self._show_need()
+            self._show_attention_item()
         elif self.tab == "tickets":
             self._show_ticket(self.app_state.fleet.ticket(str(event.row_key.value or "")))
 
@@ -267,13 +279,15 @@ class FleetScreen(ActionScreen):
     def _show_ticket(self, ticket: Ticket | None) -> None:
         """Show the details of a ticket; None if there are no tickets, or they are not loaded yet."""
         placeholder = styles.style_text("No tickets." if self.app_state.has_connected else "", styles.DIM)
-        self.query_one("#ticket-detail", Static).update(placeholder if ticket is None else _detail(ticket))
+        self.query_one("#ticket-detail", Static).update(
+            placeholder if ticket is None else _render_ticket_details(ticket)
+        )
 
-    def _show_need(self) -> None:
+    def _show_attention_item(self) -> None:
         state, item = self.app_state, self.attention_item
         if item is not None:
             more_count = state.fleet.attention_total - len(state.fleet.attention_items)
-            detail: Group | Text = _attention_detail(item, more_count, may_act=state.may_act)
+            detail: Group | Text = _render_attention_details(item, more_count, may_act=state.may_act)
         else:
             detail = styles.style_text(
                 "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
@@ -285,7 +299,7 @@ class FleetScreen(ActionScreen):
             self.refresh_bindings()
 
     def _open_item(self) -> None:
-        """Open the worker of the selected item; of an incident, the chat about its first ticket."""
+        """Open the worker of the selected item, or the chat about the first ticket of an incident."""
         if (item := self.attention_item) is None:
             return
         if item.agent_id:
@@ -305,10 +319,10 @@ class FleetScreen(ActionScreen):
             return fleet.ticket(self.query_one("#ticket-list", RowTable).selected)
         if (item := self.attention_item) is not None:
             return fleet.ticket(item.ticket_id)
-        of_worker = (
+        worker_ticket = (
             fleet.worst_ticket_of(self.worker.agent_id) if self.tab == "fleet" and self.worker else None
         )
-        return of_worker or super().ticket()
+        return worker_ticket or super().ticket()
 
     def action_answer(self, name: str) -> None:
         """Answer the selected item after confirmation."""
@@ -343,7 +357,7 @@ class FleetScreen(ActionScreen):
             actions.reset(self, name)
 
 
-def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
+def _render_attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
         styles.label(item_label(item), as_of=item.severity or "queen"),
         Text(clip(item_agents(item), 19)),
@@ -353,7 +367,7 @@ def _attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ..
     )
 
 
-def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) -> Group:
+def _render_attention_details(item: AttentionItem, more_count: int, *, may_act: bool) -> Group:
     head = Text.assemble(
         styles.label(item_label(item), as_of=item.severity or "queen"),
         "  ",
@@ -376,7 +390,7 @@ def _attention_detail(item: AttentionItem, more_count: int, *, may_act: bool) ->
     return Group(*rows, keys)
 
 
-def _ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
+def _render_ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
     style = "" if is_open(ticket) else styles.DIM
     status = ticket.status.replace("_", " ")
     severity = styles.label(ticket.severity) if is_open(ticket) else Text(f"  {ticket.severity}", style=style)
@@ -391,7 +405,7 @@ def _ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
     )
 
 
-def _detail(ticket: Ticket) -> Group:
+def _render_ticket_details(ticket: Ticket) -> Group:
     rows: Sequence[tuple[str, str]] = (
         ("Cause", ticket.cause),
         ("Evidence", ticket.evidence_snippet),
@@ -409,7 +423,7 @@ def _detail(ticket: Ticket) -> Group:
     return Group(head, *details)
 
 
-def _breaker(breaker: Breaker, now: float, room: int) -> tuple[Text, ...]:
+def _render_breaker(breaker: Breaker, now: float, room: int) -> tuple[Text, ...]:
     probe = "" if breaker.half_open_at is None or breaker.state != "open" else breaker.half_open_at - now
     when = f"; half open in {format_duration(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (

@@ -34,7 +34,7 @@ class QueenScreen(WorkerStreamScreen):
         app_state: State that all screens share.
         agent_id: The worker.
         session_id: Its session.
-        ticket: The ticket that the chat is about; without one, the queen only answers.
+        ticket: The ticket that the chat is about. Without a ticket, the queen answers but takes no orders.
     """
 
     ALWAYS_TYPING: ClassVar[bool] = True
@@ -81,11 +81,11 @@ class QueenScreen(WorkerStreamScreen):
         """Update all widgets from the state."""
         await super().draw()
         ticket = self.ticket()
-        self.query_one("#about", Static).update(self._about(ticket))
-        self.query_one("#worker-state", Static).update(self._worker_line())
+        self.query_one("#about", Static).update(self._render_summary(ticket))
+        self.query_one("#worker-state", Static).update(self._render_worker())
         cause = _NO_TICKET if ticket is None else ticket.cause
         entries = self._entries or [ChatEntry(by="", text=cause, at=0, is_own=False)]
-        waiting = ""
+        pending_text = ""
         if self._pending and self._partial_answer.text:
             entries = [
                 *entries,
@@ -94,11 +94,11 @@ class QueenScreen(WorkerStreamScreen):
                 ),
             ]
         elif self._pending:
-            waiting = "the queen is thinking …"
-        await self.query_one(Chat).show(entries, waiting)
+            pending_text = "the queen is thinking …"
+        await self.query_one(Chat).show(entries, pending_text)
         self.query_one(EventLog).show(self.timeline.lines)
 
-    def _about(self, ticket: Ticket | None) -> Text:
+    def _render_summary(self, ticket: Ticket | None) -> Text:
         title = ("♛ Queen  ", f"bold {styles.colour('queen')}")
         if ticket is None:
             return Text.assemble(title, ("no ticket", styles.DIM), no_wrap=True, overflow="ellipsis")
@@ -113,7 +113,7 @@ class QueenScreen(WorkerStreamScreen):
             overflow="ellipsis",
         )
 
-    def _worker_line(self) -> Text:
+    def _render_worker(self) -> Text:
         worker = self.worker
         line = Text(f"{clip(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:

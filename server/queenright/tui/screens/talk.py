@@ -71,14 +71,14 @@ class TalkScreen(AppScreen):
     async def draw(self) -> None:
         """Update all widgets from the state."""
         await super().draw()
-        self.query_one("#graphs", Static).update(self._header())
+        self.query_one("#graphs", Static).update(self._render_header())
         entries = self.conversation.entries
-        waiting = (
+        placeholder = (
             "" if entries else "No messages yet. A message starts a run, or answers one that waits for input."
         )
-        await self.query_one(Chat).show(entries, waiting)
+        await self.query_one(Chat).show(entries, placeholder)
 
-    def _header(self) -> Text:
+    def _render_header(self) -> Text:
         line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
@@ -93,9 +93,9 @@ class TalkScreen(AppScreen):
 
     def handle_message(self, text: str) -> None:
         """Send a message to the agent."""
-        self.run_in_background(lambda: self._send(text))
+        self.run_in_background(lambda: self._send_message(text))
 
-    async def _send(self, text: str) -> None:
+    async def _send_message(self, text: str) -> None:
         await self._ready.wait()
         self.conversation.add_user_message(text, self.app_state.gateway.by, self.app_state.clock())
         self.app_state.set_status("act", await self.app_state.gateway.send_message(self.agent_id, text))
@@ -105,13 +105,13 @@ class TalkScreen(AppScreen):
         name, argument = command.name, command.argument
         actions: dict[str, Callable[[], None]] = {
             "graphs": lambda: self.run_in_background(self._list_graphs),
-            "graph": lambda: self.run_in_background(lambda: self._switch(argument)),
+            "graph": lambda: self.run_in_background(lambda: self._switch_graph(argument)),
             "nodes": lambda: self.run_in_background(self._show_nodes),
             "data": lambda: self.run_in_background(self._show_data),
             "load": lambda: self.run_in_background(lambda: self._load(argument)),
         }
         if name == "unload" and argument != self.agent_id:
-            self.run_in_background(lambda: self._remove(argument))
+            self.run_in_background(lambda: self._remove_graph(argument))
         elif name in actions:
             actions[name]()
         else:
@@ -140,7 +140,7 @@ class TalkScreen(AppScreen):
         empty = f"the session of {self.conversation.active_graph} has no memory yet"
         self.conversation.add_note("\n".join(lines) or empty, self.app_state.clock())
 
-    async def _switch(self, graph_id: str) -> None:
+    async def _switch_graph(self, graph_id: str) -> None:
         await self.app_state.gateway.client.agents.set_active_graph(self.agent_id, graph_id)
         await self._refresh_graphs()
 
@@ -151,7 +151,7 @@ class TalkScreen(AppScreen):
             "healthy", f"graph {graph.graph_id} is loaded; /graph {graph.graph_id} switches to it"
         )
 
-    async def _remove(self, graph_id: str) -> None:
+    async def _remove_graph(self, graph_id: str) -> None:
         await self.app_state.gateway.client.agents.remove_graph(self.agent_id, graph_id)
         await self._refresh_graphs()
         self.app_state.set_status("healthy", f"graph {graph_id} is unloaded")
@@ -224,7 +224,7 @@ class TalkScreen(AppScreen):
 
 _MAX_VALUE: Final = 300
 """Maximum characters of a value."""
-_WHEN: Final = {"success": "", "always": " always", "failure": " on failure"}
+_CONDITION_TEXTS: Final = {"success": "", "always": " always", "failure": " on failure"}
 
 
 def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
@@ -232,8 +232,8 @@ def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
     width = max((len(node.node_id) for node in nodes), default=0)
     lines = []
     for node in nodes:
-        state = _state(node)
-        edges = ", ".join(map(_edge, node.edges_out))
+        state = _get_state(node)
+        edges = ", ".join(map(_format_edge, node.edges_out))
         line = f"{_SYMBOLS[state]} {node.node_id:<{width}}  {state}"
         lines.append(f"{line:<{width + 24}}{f'→ {edges}' if edges else ''}".rstrip())
     return lines
@@ -251,12 +251,12 @@ def memory_lines(memory: Mapping[str, Any]) -> list[str]:
 _SYMBOLS: Final = {"waiting for input": "?", "working": "▶", "idle": "○"}
 
 
-def _state(node: NodeDetail) -> str:
+def _get_state(node: NodeDetail) -> str:
     if node.waiting_for_user:
         return "waiting for input"
     return "working" if node.running else "idle"
 
 
-def _edge(edge: Edge) -> str:
-    condition = _WHEN.get(edge.when, f" if {clip(edge.expression or edge.route, 40)}")
+def _format_edge(edge: Edge) -> str:
+    condition = _CONDITION_TEXTS.get(edge.when, f" if {clip(edge.expression or edge.route, 40)}")
     return f"{edge.target}{condition}"

@@ -25,9 +25,9 @@ from queenright.tui.widgets.event_log import EventLog
 
 _HOUR: Final = 3_600.0
 _MAX_VERDICTS: Final = 24
-_MAX_OPEN: Final = 3
+_MAX_OPEN_LINES: Final = 3
 """Maximum number of lines of open work."""
-_MAX_SHADOWS: Final = 2
+_MAX_SHADOW_LINES: Final = 2
 """Maximum number of lines of findings in shadow mode."""
 
 
@@ -39,7 +39,7 @@ class WorkerScreen(WorkerStreamScreen):
         ("t", "terminate", "Terminate"),
         ("a", "acknowledge", "Acknowledge"),
         ("c", "talk", "Talk"),
-        # Listed by "? Keys": with it, the footer is longer than 80 columns.
+        # Listed by "? Keys" only, because the footer would otherwise be longer than 80 columns.
         Binding("slash", "command", "Command", show=False),
     ]
 
@@ -79,18 +79,18 @@ class WorkerScreen(WorkerStreamScreen):
         if worker is None:
             vitals.update(styles.style_text(f"Unknown worker {self.agent_id!r}.", styles.DIM))
         else:
-            vitals.update(self._vitals(worker, vitals.content_size.width or 78))
+            vitals.update(self._render_vitals(worker, vitals.content_size.width or 78))
         now = self.app_state.clock()
         shadows = [] if worker is None else worker.shadow_findings
         self.query_one("#open-work", Static).update(
             Group(
-                *(_open_line(step, now) for step in self.timeline.open[:_MAX_OPEN]),
-                *(_shadow_line(finding, now) for finding in shadows[:_MAX_SHADOWS]),
+                *(_render_open_step(step, now) for step in self.timeline.open[:_MAX_OPEN_LINES]),
+                *(_render_shadow_finding(finding, now) for finding in shadows[:_MAX_SHADOW_LINES]),
             )
         )
         self.query_one(EventLog).show(self.timeline.lines)
 
-    def _vitals(self, worker: AgentRow, width: int) -> Group:
+    def _render_vitals(self, worker: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
         state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         head = Text.assemble(
@@ -103,22 +103,22 @@ class WorkerScreen(WorkerStreamScreen):
         )
         rows = [
             head,
-            self._row(("Reason", clip(worker.reason or "no findings", width - 11))),
-            self._row(
+            self._render_row(("Reason", clip(worker.reason or "no findings", width - 11))),
+            self._render_row(
                 ("Activity", f"{clip(current_activity(worker), 12):<12}"),
                 ("Node", f"{clip(worker.node_id or '-', 12):<12}"),
-                ("Active", _since(now, worker.last_activity)),
-                ("Progress", _since(now, worker.last_progress)),
+                ("Active", _format_age(now, worker.last_activity)),
+                ("Progress", _format_age(now, worker.last_progress)),
             ),
-            self._row(
+            self._render_row(
                 ("Steps", f"{worker.steps:<6}"),
                 ("Bad", f"{worker.bad_steps:<5}"),
                 ("Errors", f"{worker.errors:<5}"),
-                ("Tokens", f"{_usage(worker):<7}"),
-                ("Verdicts", _verdicts(worker)),
+                ("Tokens", f"{_format_usage(worker):<7}"),
+                ("Verdicts", _format_verdicts(worker)),
             ),
-            self._sparks(width),
-            self._states(now, width),
+            self._render_sparklines(width),
+            self._render_states(now, width),
         ]
         ticket = self.ticket()
         if ticket is not None and is_open(ticket):
@@ -126,25 +126,25 @@ class WorkerScreen(WorkerStreamScreen):
             rows.append(Text.assemble(styles.label(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
         return Group(*rows)
 
-    def _sparks(self, width: int) -> Text:
+    def _render_sparklines(self, width: int) -> Text:
         room = max((width - 32) // 2, 8)
         history = self.history
-        return self._row(
+        return self._render_row(
             ("Bad steps", sparkline(history.bad_steps, room)),
             ("Tokens per call", sparkline(history.tokens, room)),
         )
 
-    def _states(self, now: float, width: int) -> Text:
+    def _render_states(self, now: float, width: int) -> Text:
         """Return the states of the last hour, or since the first known one."""
         states = self.history.states
         since = max(now - _HOUR, states[0][0] if states else now - _HOUR)
-        line = self._row(("States", ""))
+        line = self._render_row(("States", ""))
         line.append_text(styles.render_states(states, since, now, max(width - 26, 10)))
         line.append(f" since {clock_time(since)}", style=styles.DIM)
         return line
 
     @staticmethod
-    def _row(*pairs: tuple[str, str]) -> Text:
+    def _render_row(*pairs: tuple[str, str]) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         for name, value in pairs:
             line.append(f"{name} ", style=styles.DIM).append(f"{value}  ")
@@ -154,11 +154,11 @@ class WorkerScreen(WorkerStreamScreen):
     # -- actions ---------------------------------------------------------------------------
 
     def action_talk(self) -> None:
-        """Open a talk with the agent."""
+        """Open a conversation with the agent."""
         self.post_message(OpenTalk(self.agent_id))
 
 
-def _open_line(step: Step, now: float) -> Text:
+def _render_open_step(step: Step, now: float) -> Text:
     is_stalled = step.fires_at is not None and step.fires_at <= now
     style = styles.colour("stuck" if is_stalled else "act")
     line = styles.style_text(f"▶ {clip(describe_open(step, now), 100)}", style)
@@ -166,21 +166,21 @@ def _open_line(step: Step, now: float) -> Text:
     return line
 
 
-def _shadow_line(finding: Finding, now: float) -> Text:
+def _render_shadow_finding(finding: Finding, now: float) -> Text:
     text = f"◌ {clip(describe_shadow(finding, now), 200)}"
     return Text(text, style=styles.DIM, no_wrap=True, overflow="ellipsis")
 
 
-def _since(now: float, at: float | None) -> str:
+def _format_age(now: float, at: float | None) -> str:
     return "never" if at is None else f"{format_duration(now - at)} ago"
 
 
-def _usage(worker: AgentRow) -> str:
+def _format_usage(worker: AgentRow) -> str:
     """Return the tokens of a worker, with their cost if it is known."""
     cost = "" if worker.cost_usd is None else f", {format_dollars(worker.cost_usd)}"
     return f"{short_number(worker.tokens)}{cost}"
 
 
-def _verdicts(worker: AgentRow) -> str:
+def _format_verdicts(worker: AgentRow) -> str:
     """Return the first letter of each verdict, newest last."""
     return "".join(verdict[:1] for verdict in worker.verdicts[-_MAX_VERDICTS:]) or "-"

@@ -17,7 +17,7 @@ from queenright.tui.models import Row
 from queenright.tui.screens.actions import ActionScreen
 from queenright.tui.session_timeline import SessionTimeline
 
-_PACE_SECONDS: Final = 0.25
+_MIN_INTERVAL_SECONDS: Final = 0.25
 
 
 class WorkerStreamScreen(ActionScreen):
@@ -69,24 +69,24 @@ class WorkerStreamScreen(ActionScreen):
                 await self._load_steps()
             except QueenrightError as error:
                 self.app_state.set_status("failing", str(error))
-            await asyncio.sleep(_PACE_SECONDS)
+            await asyncio.sleep(_MIN_INTERVAL_SECONDS)
 
     async def _load_steps(self) -> None:
-        more = True
-        while more:
-            last = self.timeline.last
+        has_more = True
+        while has_more:
+            cursor = self.timeline.last
             try:
                 page = await self.app_state.gateway.client.agents.steps(
-                    self.agent_id, session_id=self.session_id or None, after=last
+                    self.agent_id, session_id=self.session_id or None, after=cursor
                 )
             except RequestRejectedError as error:
-                if error.status != HTTPStatus.NOT_FOUND or last is None:
+                if error.status != HTTPStatus.NOT_FOUND or cursor is None:
                     raise
                 # The log no longer has the last known step.
                 self.timeline.clear()
                 continue
             # On the first page, `more` refers to earlier steps.
-            more = page.more and last is not None
+            has_more = page.more and cursor is not None
             self.timeline.add(page)
 
     async def _follow_events(self) -> None:
@@ -98,7 +98,7 @@ class WorkerStreamScreen(ActionScreen):
             self.app_state.set_status("failing", f"event stream of {self.agent_id} failed: {error}")
 
 
-_NUMBERS: Final = 200
+_MAX_NUMBERS: Final = 200
 _GOOD: Final = "ACCEPT"
 _NEUTRAL: Final = frozenset({"CONTINUE"})
 
@@ -116,8 +116,8 @@ class WorkerHistory:
     def __init__(self, agent_id: str) -> None:
         self.agent_id = agent_id
         self.states: list[tuple[float, str]] = []
-        self.bad_steps: deque[int] = deque(maxlen=_NUMBERS)
-        self.tokens: deque[int] = deque(maxlen=_NUMBERS)
+        self.bad_steps: deque[int] = deque(maxlen=_MAX_NUMBERS)
+        self.tokens: deque[int] = deque(maxlen=_MAX_NUMBERS)
 
     def load_history(self, rows: Iterable[HistoryRow]) -> None:
         """Insert earlier states, oldest first."""
@@ -140,26 +140,26 @@ class WorkerHistory:
             self.states.append((event.time, str(event.data["to"])))
         elif event.type == "step_completed":
             last = self.bad_steps[-1] if self.bad_steps else 0
-            self.bad_steps.append(_next_bad(last, str(event.data.get("verdict") or ""), event.data))
+            self.bad_steps.append(_add_bad_step(last, str(event.data.get("verdict") or ""), event.data))
         elif event.type == "llm_call_completed":
             tokens = (event.data.get("input_tokens") or 0) + (event.data.get("output_tokens") or 0)
             self.tokens.append(tokens)
         return True
 
 
-def count_bad_steps(verdicts: Sequence[str], now: int) -> list[int]:
+def count_bad_steps(verdicts: Sequence[str], current_count: int) -> list[int]:
     """Return the consecutive bad steps after each verdict."""
     counts: list[int] = []
     for verdict in verdicts:
-        counts.append(_next_bad(counts[-1] if counts else 0, verdict, {}))
+        counts.append(_add_bad_step(counts[-1] if counts else 0, verdict, {}))
     if counts and _GOOD not in verdicts:
         # Count the steps before the first known verdict.
-        earlier = max(now - counts[-1], 0)
-        counts = [count + earlier for count in counts]
+        earlier_count = max(current_count - counts[-1], 0)
+        counts = [count + earlier_count for count in counts]
     return counts
 
 
-def _next_bad(last: int, verdict: str, data: Row) -> int:
+def _add_bad_step(last: int, verdict: str, data: Row) -> int:
     is_error = bool(data.get("error") or data.get("error_type"))
     if verdict == _GOOD:
         return 0

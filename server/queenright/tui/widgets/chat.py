@@ -33,36 +33,36 @@ class Chat(VerticalScroll):
         rows = [*entries, ChatEntry(by="", text=waiting, at=0, is_own=False)] if waiting else list(entries)
         if rows == self._entries:
             return
-        at_end = self.is_vertical_scroll_end or not self._entries
+        was_at_end = self.is_vertical_scroll_end or not self._entries
         for index, entry in enumerate(rows):
             if index >= len(self._rows):
-                self._rows.append(Static(_message(entry)))
+                self._rows.append(Static(_render_message(entry)))
                 await self.mount(self._rows[-1])
             elif index >= len(self._entries) or entry != self._entries[index]:
-                self._rows[index].update(_message(entry))
+                self._rows[index].update(_render_message(entry))
         for row in self._rows[len(rows) :]:
             await row.remove()
         del self._rows[len(rows) :]
         self._entries = rows
-        if at_end:
+        if was_at_end:
             self.scroll_end(animate=False)
 
 
-def _message(entry: ChatEntry) -> Group | Text:
+def _render_message(entry: ChatEntry) -> Group | Text:
     text = strip_control(entry.text).strip("\n")
     if not entry.by:
         return style_text(text, DIM)
     head = Text.assemble(
         (
             f"{'»' if entry.is_own else '♛' if entry.by == 'queen' else '●'} {strip_control(entry.by)}",
-            _style(entry),
+            _get_author_style(entry),
         ),
         (f"  {clock_time(entry.at)}", DIM),
     )
     return Group(head, Padding(Text(text), (0, 0, 1, 2)))
 
 
-def _style(entry: ChatEntry) -> str:
+def _get_author_style(entry: ChatEntry) -> str:
     if entry.is_own:
         return f"bold {colour('act')}"
     return f"bold {colour('queen' if entry.by == 'queen' else 'healthy')}"

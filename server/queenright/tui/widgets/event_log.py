@@ -32,13 +32,13 @@ class EventLog(RichLog):
             lines and lines[-1] is self._last and self._drawn_width == self.size.width
         ):
             return
-        new = _lines_after(lines, self._last) if self._drawn_width == self.size.width else None
-        if new is None:
+        new_lines = _lines_after(lines, self._last) if self._drawn_width == self.size.width else None
+        if new_lines is None:
             self.clear()
-            new = list(lines)
-        at_end = self._is_at_end() or not self._lines
-        for line in new:
-            self.write(render_line(line), self.scrollable_content_region.width, scroll_end=at_end)
+            new_lines = list(lines)
+        was_at_end = self._is_at_end() or not self._lines
+        for line in new_lines:
+            self.write(render_line(line), self.scrollable_content_region.width, scroll_end=was_at_end)
         self._last, self._lines, self._drawn_width = (lines[-1] if lines else None), lines, self.size.width
 
     def on_resize(self, event: events.Resize) -> None:

@@ -15,11 +15,11 @@ from queenright.tui.formatting import clip
 from queenright.tui.notices import NoticeList, ScreenNotice
 from queenright.tui.styles import DIM, colour, style_text, symbol
 
-_TEXT = 220
+_MAX_TEXT_LENGTH = 220
 """Maximum characters of a notice's text: five lines."""
 
 
-_BELOW: Final = 3
+_LINES_BELOW: Final = 3
 """Lines below the notices."""
 
 
@@ -34,7 +34,7 @@ class NoticeCard(Static):
         super().__init__(
             Group(
                 Text(title, style=f"bold {colour(notice.kind)}".strip()),
-                Text(clip(notice.text, _TEXT)),
+                Text(clip(notice.text, _MAX_TEXT_LENGTH)),
                 Text(hints, style=DIM),
             ),
             classes=f"notice kind-{notice.kind}",
@@ -57,7 +57,7 @@ class Noticeboard(Vertical):
 
     def _reposition(self) -> None:
         """Move to the bottom, above the status line and the keys."""
-        self.styles.offset = (0, self.screen.size.height - self.size.height - _BELOW)
+        self.styles.offset = (0, self.screen.size.height - self.size.height - _LINES_BELOW)
 
     def compose(self) -> ComposeResult:
         """Start empty."""

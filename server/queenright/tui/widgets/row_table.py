@@ -94,16 +94,16 @@ class RowTable(DataTable[Text]):
     def _draw(self, lines: dict[str, tuple[Text, ...]], width: int) -> None:
         selected, row = self.selected, self.cursor_row
         self.clear(columns=True)
-        for place in self._visible:
-            column = self._columns[place]
+        for index in self._visible:
+            column = self._columns[index]
             self.add_column(
-                column.head, width=column.width + 1 if column.width else self.room, key=str(place)
+                column.head, width=column.width + 1 if column.width else self.room, key=str(index)
             )
         for key, cells in lines.items():
-            self.add_row(*(cells[place] for place in self._visible), key=key)
+            self.add_row(*(cells[index] for index in self._visible), key=key)
         self._rows_by_key, self._drawn_width = lines, width
         keys = list(lines)
         if keys:
             # A selected row stays selected when it moves.
-            stays = selected in lines and (row > 0 or self._holds_top)
-            self.move_cursor(row=keys.index(selected) if stays else min(max(row, 0), len(keys) - 1))
+            should_stay = selected in lines and (row > 0 or self._holds_top)
+            self.move_cursor(row=keys.index(selected) if should_stay else min(max(row, 0), len(keys) - 1))
