@@ -73,7 +73,7 @@ _MODELS: Final = {
     "tickets": "ChatMessage ChatMessages ReceiverDelivery Ticket TicketSilence TicketsPage",
     "base_model": "ApiModel",
 }
-"""By module. Each is imported on first access: `queenright tickets` needs no models of other resources."""
+"""Models by module. A module is imported on first access, because a command needs few of them."""
 
 if not TYPE_CHECKING:
     _MODULE_OF = {name: module for module, names in _MODELS.items() for name in names.split()}

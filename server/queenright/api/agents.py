@@ -31,8 +31,8 @@ class Finding(ApiModel):
     severity: Severity
     evidence: str
     since: float = Field(description="When the condition began, in seconds since the epoch.")
-    ticket: bool = Field(description="False: it is shown but opens no ticket.")
-    shadow: bool = Field(description="True: its detector is in shadow mode; the finding has no effect.")
+    ticket: bool = Field(description="Whether the finding opens a ticket.")
+    shadow: bool = Field(description="Whether its detector is in shadow mode; if so, it has no effect.")
 
 
 class AgentRow(ApiModel):
@@ -50,21 +50,21 @@ class AgentRow(ApiModel):
     state: State = Field(description="Health, or `terminated` for a session that was stopped.")
     state_since: float
     started_at: float
-    reason: str = Field(description="Why it is in this state; empty if it is well.")
+    reason: str = Field(description="The reason for the state; empty if the worker is healthy.")
     ended: bool
-    outcome: SessionOutcome = Field(description="How it ended; empty while it runs.")
+    outcome: SessionOutcome = Field(description="How the session ended; empty while it runs.")
     activity: str = Field(
         description="Current activity: working, waiting, paused, held by its guard, idle; empty if it ended."
     )
     activity_kind: ActivityKind = Field(description="The kind of its activity; empty if it ended.")
     phase: Phase = Field(description="The phase of its step.")
     tool: str = Field(description="The running tool; empty: none.")
-    waiting: Waiting = Field(description="Why it waits; empty if it does not.")
-    waiting_since: float | None = Field(description="Since when it waits; null if it does not.")
+    waiting: Waiting = Field(description="Why the worker waits; empty if it does not.")
+    waiting_since: float | None = Field(description="Start of the wait; null if the worker does not wait.")
     limited_until: float | None = Field(
-        description="When it tries again, if its model provider limits it; null otherwise."
+        description="When the worker retries after a rate limit of its model provider; null if there is none."
     )
-    question: str = Field(description="Its question to the user; empty without one.")
+    question: str = Field(description="The worker's question to the user; empty if there is none.")
     steps: int
     bad_steps: int = Field(description="Bad steps since the last accepted one.")
     tool_calls: int
@@ -74,7 +74,7 @@ class AgentRow(ApiModel):
         description="US dollars of its model calls; null if no call has a known price."
     )
     unpriced_tokens: int = Field(description="Tokens of model calls without a known price.")
-    actions: list[WorkerAction] = Field(description="What can be done with it now.")
+    actions: list[WorkerAction] = Field(description="The actions that are possible now.")
     verdicts: list[str] = Field(description="Verdicts of the last steps, at most twelve; oldest first.")
     last_activity: float
     last_progress: float | None
@@ -113,14 +113,16 @@ class Ladder(ApiModel):
         description="The last progress before the trouble; later progress ends the ladder."
     )
     needs_checkpoint: bool = Field(
-        description="Only a new checkpoint ends the ladder: the last one is stale."
+        description="Whether only a new checkpoint ends the ladder, because the last one is stale."
     )
     acted_at: float | None = Field(description="Time of the last intervention.")
     until: float | None = Field(description="End of the wait for the effect of the last intervention.")
     escalation_id: str
-    is_informed: bool = Field(description="Whether a worker that has to hand off was informed.")
-    undelivered: str = Field(description="Why the last nudge did not reach it; empty: it did, or is queued.")
-    is_recoverable: bool = Field(description="Whether it is recovered after a termination.")
+    is_informed: bool = Field(description="Whether the worker was told to hand off, if that was decided.")
+    undelivered: str = Field(
+        description="Why the last nudge did not reach the worker; empty if it was delivered or queued."
+    )
+    is_recoverable: bool = Field(description="Whether the worker is recovered after a termination.")
     by: str = Field(description="Who requested the termination.")
     reason: str
 
@@ -173,7 +175,7 @@ class Heartbeat(ApiModel):
     incarnation_id: str = Field(description="Empty: unknown.")
     task_id: str
     timestamp: float | None
-    phase: str = Field(description="In the worker's own words.")
+    phase: str = Field(description="The phase, as the worker names it.")
     last_tool_call: float | None
     token_count: int | None
     error_count: int | None

@@ -15,10 +15,10 @@ class NotificationPeer(ApiModel):
     peer: str = Field(description="Its URL, without credentials.")
     status: AlertStatus
     delivered_at: float | None = Field(
-        description="When it accepted the alert, in seconds since the epoch; null if it has not."
+        description="When the peer accepted the alert, in seconds since the epoch; null if it has not."
     )
     attempts: int | None = Field(description="Attempts until it answered; null if it has not answered.")
-    last_error: str | None = Field(description="Why it refused the alert, or was not reachable.")
+    last_error: str | None = Field(description="Why the peer refused the alert, or was unreachable.")
     outcome: str = Field(description="The result in words.")
 
 
@@ -35,7 +35,7 @@ class Notification(ApiModel):
     status: AlertStatus = Field(description="`resolved` once it has ended, for any reason.")
     written_at: float
     ended_at: float | None
-    active: bool = Field(description="Whether it is firing, or a peer has yet to accept its end.")
+    active: bool = Field(description="Whether the alert is firing, or a peer has not accepted its end yet.")
     peers: list[NotificationPeer]
     notified: list[ReceiverDelivery]
 

@@ -24,11 +24,11 @@ class AttentionItem(ApiModel):
     kind: AttentionKind = Field(
         description="`permission`: a coding agent asks to use a tool. `question`: a worker asks its user. "
         "`approval`: the queen asks to terminate a worker. `escalation`: an operator has to decide about a "
-        "worker. `ticket`: high or critical, and nobody has acknowledged it; not listed while an approval or "
-        "escalation about it is. `incident`: several workers share a cause; listed until all its tickets are "
-        "acknowledged, instead of them."
+        "worker. `ticket`: a high or critical ticket that nobody has acknowledged; not listed while "
+        "an approval or escalation about it is listed. `incident`: several workers share a cause; listed "
+        "instead of their tickets until all are acknowledged."
     )
-    severity: Severity | None = Field(description="Null: it has none.")
+    severity: Severity | None = Field(description="Null if it has no severity.")
     agent_id: str = Field(description="Empty for an incident.")
     agents: list[str] = Field(
         description="The agent's name; for an incident, the names of its agents, at most 20."
@@ -40,16 +40,16 @@ class AttentionItem(ApiModel):
     text: str = Field(description="Details; may be empty.")
     since: float
     deadline: float | None = Field(description="Time until which an answer is accepted; null: no limit.")
-    ticket_id: str = Field(description="Its ticket; empty: none.")
+    ticket_id: str = Field(description="Its ticket; empty if there is none.")
     tool: str = Field(description="The tool of a permission request; empty otherwise.")
     options: list[str] = Field(description="Possible decisions.")
-    workers: int = Field(description="Workers that it is about.")
+    workers: int = Field(description="Number of workers concerned.")
     can_answer: bool = Field(
-        description="Of a question: whether the service can deliver an answer, by "
-        "`POST /api/agents/{agent_id}/inject`. The agent runs here."
+        description="For a question: whether the service can deliver an answer, by "
+        "`POST /api/agents/{agent_id}/inject`. It can if the agent runs in the service."
     )
     node_id: str = Field(description="The node that asks the question; empty without one.")
-    question_id: str = Field(description="The question that an answer is for; empty without `node_id`.")
+    question_id: str = Field(description="The question that an answer refers to; empty without `node_id`.")
 
 
 class AttentionList(ApiModel):

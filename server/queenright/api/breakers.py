@@ -15,7 +15,7 @@ class Breaker(ApiModel):
     kind: str = Field(description="What it protects; `process`: reported by a worker.")
     agent_id: str = Field(description="The worker whose calls it guards; empty: all workers.")
     session_id: str = Field(
-        description="The session whose process has the breaker, where it cannot be reset; empty: service."
+        description="The session whose process has the breaker, which cannot be reset; empty: service."
     )
     target: str = Field(description="The tool or the provider.")
     state: BreakerState

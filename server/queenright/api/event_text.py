@@ -11,7 +11,7 @@ from queenright.instrumentation.counts import format_count
 Data = Mapping[str, Any]
 
 _QUOTE_LIMIT: Final = 160
-"""Characters of a nudge or of a detail that are quoted."""
+"""Maximum number of quoted characters of a nudge or a detail."""
 _BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
 _CHANGES: Final = {"rose": "severity raised", "renewed": "updated"}
 _OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not carried out", "unconfirmed": "not confirmed"}
@@ -90,8 +90,8 @@ def _describe_ticket_event(
     """Describe health, tickets, notifications and chat."""
     match type_:
         case "health_state_changed":
-            ended = data.get("outcome") if data["to"] == "healthy" else None
-            return str(ended or data["to"]), f"{agent}: {_format_state_change(data)}"
+            end_state = data.get("outcome") if data["to"] == "healthy" else None
+            return str(end_state or data["to"]), f"{agent}: {_format_state_change(data)}"
         case "agent_renamed" if "former_agent_id" in data:
             return "info", f"{agent}: was {data['former_agent_id']}, session {data['former_session_id']}"
         case "agent_renamed":
@@ -148,7 +148,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             nudge = f"nudge {data['attempt']}" if data["attempt"] else "nudge"
             outcome = "delivered" if data.get("delivery") == "injected" else "queued"
             message = clip_text(str(data.get("message") or ""), _QUOTE_LIMIT)
-            return "act", f"{agent}: {nudge} {outcome}{_by_actor(data['by'], ', by')}. {message}".rstrip()
+            return "act", f"{agent}: {nudge} {outcome}{_format_actor(data['by'], ', by')}. {message}".rstrip()
         case "escalation_triggered":
             return "act", f"{agent}: escalated to the orchestrator. {reason}"
         case "escalation_decided":
@@ -157,7 +157,7 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
                 kind = "act" if status == "timed_out" else "info"
                 return kind, f"{agent}: escalation {status.replace('_', ' ')}. {reason}".rstrip()
             decision = str(data["decision"]).replace("_", " ")
-            return "act", f"{agent}: {decision}{_by_actor(data['by'], ', decided by')}. {reason}".rstrip()
+            return "act", f"{agent}: {decision}{_format_actor(data['by'], ', decided by')}. {reason}".rstrip()
         case "termination_requested":
             return "act", f"{agent}: termination requested by {data['by']}. {reason}"
         case "termination_decided":
@@ -166,8 +166,8 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             return "info", f"{agent}: termination request {data['status']}. {reason}".rstrip()
         case "agent_terminated":
             checkpoint = data.get("checkpoint_id")
-            saved = f", state saved in checkpoint {checkpoint}" if checkpoint else ""
-            return "failing", f"{agent}: terminated{_by_actor(data['by'])}{saved}. {reason}"
+            checkpoint_text = f", state saved in checkpoint {checkpoint}" if checkpoint else ""
+            return "failing", f"{agent}: terminated{_format_actor(data['by'])}{checkpoint_text}. {reason}"
         case "recovery_initiated":
             checkpoint = data.get("from_checkpoint")
             start = f"checkpoint {checkpoint}" if checkpoint else "the start of its task"
@@ -199,22 +199,20 @@ def _describe_action(type_: str, agent: str, data: Data) -> tuple[str, str] | No
             # The line begins with the worker's name.
             name = rf"worker {re.escape(repr(agent))} \(session [^,]+, incarnation [^)]+\)"
             detail = clip_text(re.sub(name, "it", str(data.get("detail") or "")), _QUOTE_LIMIT)
-            return (
-                "info",
-                f"{agent}: {data['kind']}{_by_actor(data.get('by'))}: {outcome}{detail and f': {detail}'}",
-            )
+            actor = _format_actor(data.get("by"))
+            return "info", f"{agent}: {data['kind']}{actor}: {outcome}{detail and f': {detail}'}"
     return None
 
 
 def _name_alert(agent: str, data: Data) -> str:
-    """Return what was sent: an alert, or its end, also if a more severe alert replaces it."""
+    """Return what was sent: an alert, or its end, which is also sent if a more severe alert replaces it."""
     end = "the end of " if data["status"] == "resolved" else ""
     # The ticket's severity, not the alert's label: the alert of a high ticket has the label critical.
     severity = f" ({data['ticket_severity']})" if data.get("ticket_severity") else ""
     return f"{end}the alert on {agent}{severity}"
 
 
-def _by_actor(actor: object, word: str = " by") -> str:
+def _format_actor(actor: object, word: str = " by") -> str:
     """Return who acted; the service's own steps are automatic."""
     return " (automatic)" if actor in ("ladder", None, "") else f"{word} {actor}"
 

@@ -12,7 +12,7 @@ from queenright.api.base_model import KnownValues
 NOW: Final = 1_769_248_800.0
 """The time of the examples, in seconds since the epoch."""
 
-_ID: Final = "018f6f7e-0000-7000-8000-000000000001"
+_EXAMPLE_ID: Final = "018f6f7e-0000-7000-8000-000000000001"
 _EVIDENCE: Final = "search was called 12 times with the same arguments and the same result"
 
 _EXAMPLE_VALUES: Final[dict[str, Any]] = {
@@ -119,29 +119,31 @@ _DEFAULTS: Final[dict[Any, Any]] = {str: "", int: 0, float: NOW - 120, bool: Fal
 def make_example(model: type[BaseModel]) -> dict[str, Any]:
     """Return an example of a model, as JSON values."""
     return {
-        name: field.examples[0] if field.examples else _value(name, field.annotation, field.metadata)
+        name: field.examples[0] if field.examples else _make_value(name, field.annotation, field.metadata)
         for name, field in model.model_fields.items()
     }
 
 
-def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
+def _make_value(name: str, kind: Any, metadata: Any = ()) -> Any:
     origin, arguments, example = get_origin(kind), get_args(kind), _EXAMPLE_VALUES.get(name)
     if origin is Annotated:
-        return _value(name, arguments[0], arguments[1:])
+        return _make_value(name, arguments[0], arguments[1:])
     if origin is Literal:
         return arguments[0]
     if origin in (Union, UnionType):
-        value = _value(name, next(argument for argument in arguments if argument is not NoneType), metadata)
+        value = _make_value(
+            name, next(argument for argument in arguments if argument is not NoneType), metadata
+        )
         is_shown = name in _EXAMPLE_VALUES or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return make_example(kind)
     if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
-        return [_value(name, arguments[0])]
+        return [_make_value(name, arguments[0])]
     for mark in metadata:
         if isinstance(mark, KnownValues):
             return example if example in mark.words else next(filter(None, mark.words))
     base = origin or kind
     if isinstance(example, base):
         return example
-    return _ID if base is str and name.endswith("_id") else _DEFAULTS.get(base)
+    return _EXAMPLE_ID if base is str and name.endswith("_id") else _DEFAULTS.get(base)

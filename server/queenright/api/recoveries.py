@@ -67,4 +67,4 @@ class RecoveryResult(ApiModel):
     recovery_id: str = Field(description="Empty: none.")
     attempt: int
     not_before: float | None = Field(description="Seconds since the epoch.")
-    reason: str = Field(description="Why not, or what happens next.")
+    reason: str = Field(description="Why the attempt was refused, or what happens next.")

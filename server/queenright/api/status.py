@@ -111,7 +111,7 @@ class Acting(ApiModel):
     storm: Storm
     budget: Budget
     notices: list[str] = Field(description="Which models the rules replace, and why; one sentence each.")
-    dry_run: bool = Field(description="Interventions are logged, not carried out.")
+    dry_run: bool = Field(description="Whether interventions are only logged, not carried out.")
     ladders: list[StatusLadder]
     ladders_more: int = Field(description="Ladders that are not shown.")
     escalations: list[StatusEscalation]

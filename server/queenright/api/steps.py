@@ -29,7 +29,7 @@ class Step(ApiModel):
     tokens_out: int
     cost_usd: float | None = Field(description="US dollars; null if the price is unknown.")
     signature: str = Field(
-        description="Equal for tool calls that the loop detector counts as equal; empty: not comparable."
+        description="Equal for tool calls that the loop detector counts as identical; empty: not comparable."
     )
     severity: str = Field(description="Severity of a finding or ticket; otherwise empty.")
     ref: str = Field(description="The ticket, intervention or recovery that it is about; empty: none.")
@@ -64,7 +64,7 @@ class Steps(ApiModel):
     items: list[Step]
     first: str | None = Field(description="Send it as `before` for earlier steps; null: there are no steps.")
     last: str | None = Field(description="Send it as `after` for later steps; null: there are no steps.")
-    more: bool = Field(description="There are more steps in the requested direction.")
+    more: bool = Field(description="Whether there are more steps in the requested direction.")
     open: list[Step] = Field(description="Current activity of the worker.")
     clocks: list[DetectorClock] = Field(
         description="Detectors that fire if nothing happens until then, the next one first."
@@ -80,7 +80,7 @@ class ReplayFinding(ApiModel):
     kind: FindingKind
     severity: Severity
     evidence: str
-    shadow: bool = Field(description="True: its detector is in shadow mode.")
+    shadow: bool = Field(description="Whether its detector is in shadow mode.")
 
 
 class FiredFinding(ReplayFinding):
@@ -122,4 +122,4 @@ class Evaluation(ApiModel):
     moments: list[Moment]
     fired: list[FiredFinding]
     settings: list[Threshold]
-    truncated: bool = Field(description="The session has more events; only its newest were replayed.")
+    truncated: bool = Field(description="Whether the session has more events; only the newest were replayed.")

@@ -46,7 +46,7 @@ class UnusedRecords(ApiModel):
     dialect: str
     reason: str
     count: int
-    rejected: bool = Field(description="The sender received an error and has to change something.")
+    rejected: bool = Field(description="Whether the sender received an error and must change something.")
     words: str
 
 

@@ -1,4 +1,4 @@
-"""The values of fields that the service has as enumerations."""
+"""The values of fields that are enumerations in the service."""
 
 from __future__ import annotations
 

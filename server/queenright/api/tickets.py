@@ -98,7 +98,9 @@ class Ticket(ApiModel):
     triage_reason: str
     triaged_at: float | None
     triaged_by: str
-    untriaged: bool = Field(description="Triage timed out; the operator was notified without it.")
+    untriaged: bool = Field(
+        description="Whether triage timed out; the operator was then notified without it."
+    )
     analysis: str
     urgency: str
     notified_severity: Severity | None = Field(

@@ -49,10 +49,12 @@ def refusal_error(response: httpx.Response) -> RequestRejectedError:
             content = None
         problem = content if isinstance(content, dict) else {}
     url = response.request.url
-    message = str(problem.get("title") or f"{_origin(url)} returned {response.status_code} for {url.path}.")
+    message = str(
+        problem.get("title") or f"{_get_origin(url)} returned {response.status_code} for {url.path}."
+    )
     if response.status_code == 404 and not problem:
         message = (
-            f"{_origin(url)} returned 404 for {url.path}: it is not a Queenright API. "
+            f"{_get_origin(url)} returned 404 for {url.path}: it is not a Queenright API. "
             "Pass the URL of the API with --url or QUEENRIGHT_URL, by default http://127.0.0.1:8420."
         )
     return RequestRejectedError(message, status=response.status_code, problem=problem)
@@ -81,7 +83,7 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
 def not_queenright_error(response: httpx.Response, reason: str) -> UnreachableError:
     """Return the error for a server that is not a Queenright service."""
     return UnreachableError(
-        f"{_origin(response.request.url)} is not Queenright: {reason}. "
+        f"{_get_origin(response.request.url)} is not Queenright: {reason}. "
         "Start one with `queenright up`, or pass another URL with --url or QUEENRIGHT_URL."
     )
 
@@ -106,7 +108,7 @@ def unreachable_error(url: str, error: Exception) -> UnreachableError:
 
 def query_params(**params: Any) -> dict[str, Any]:
     """Return query parameters, without those that are None."""
-    return {name: _param(value) for name, value in params.items() if value is not None}
+    return {name: _to_param(value) for name, value in params.items() if value is not None}
 
 
 def json_body(**fields: Any) -> dict[str, Any]:
@@ -114,11 +116,11 @@ def json_body(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _param(value: Any) -> str | list[str]:
+def _to_param(value: Any) -> str | list[str]:
     if isinstance(value, list | tuple):
         return [str(item) for item in value]
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _origin(url: httpx.URL) -> str:
+def _get_origin(url: httpx.URL) -> str:
     return f"{url.scheme}://{url.netloc.decode('ascii')}"

@@ -23,30 +23,30 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _finish(work: Awaitable[T]) -> T:
+def _run_without_loop(coroutine: Awaitable[T]) -> T:
     """Run a coroutine that never waits: every request blocks, so no event loop is needed."""
-    step = work.__await__()
+    steps = coroutine.__await__()
     try:
-        next(step)
+        next(steps)
     except StopIteration as end:
         result: T = end.value
         return result
     raise RuntimeError("the transport of a synchronous client has to block")
 
 
-def _call(
+def _make_blocking(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
     """Return the synchronous form of a method."""
 
     @functools.wraps(method)
     def call(self: _Resource, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return _finish(method(self._asynchronous, *args, **kwargs))
+        return _run_without_loop(method(self._asynchronous, *args, **kwargs))
 
     return call
 
 
-def _list(
+def _make_iterator(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
     """Return the synchronous form of a method that yields items."""
@@ -61,7 +61,7 @@ def _list(
 def _iterate(items: AsyncIterator[T]) -> Iterator[T]:
     while True:
         try:
-            item = _finish(anext(items))
+            item = _run_without_loop(anext(items))
         except StopAsyncIteration:
             return
         yield item
@@ -123,7 +123,7 @@ class EventStream:
 
     def __next__(self) -> Event:
         try:
-            return _finish(anext(self._asynchronous))
+            return _run_without_loop(anext(self._asynchronous))
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -137,7 +137,7 @@ class EventStream:
 
     def close(self) -> None:
         """Close the stream."""
-        _finish(self._asynchronous.aclose())
+        _run_without_loop(self._asynchronous.aclose())
 
 
 class _Resource:
@@ -150,146 +150,146 @@ class _Resource:
 class Agents(_Resource):
     """The workers of a service, including the agents that run inside it."""
 
-    list = _list(agents.AsyncAgents.list)
-    health = _call(agents.AsyncAgents.health)
-    ask_queen = _call(agents.AsyncAgents.ask_queen)
-    queen_messages = _call(agents.AsyncAgents.queen_messages)
-    all_health = _list(agents.AsyncAgents.all_health)
-    history = _list(agents.AsyncAgents.history)
-    steps = _call(agents.AsyncAgents.steps)
-    evaluate = _call(agents.AsyncAgents.evaluate)
-    recording = _call(agents.AsyncAgents.recording)
-    heartbeat = _call(agents.AsyncAgents.heartbeat)
-    send_heartbeat = _call(agents.AsyncAgents.send_heartbeat)
-    nudge = _call(agents.AsyncAgents.nudge)
-    escalate = _call(agents.AsyncAgents.escalate)
-    terminate = _call(agents.AsyncAgents.terminate)
-    escalations = _list(agents.AsyncAgents.escalations)
-    escalation = _call(agents.AsyncAgents.escalation)
-    discover = _list(agents.AsyncAgents.discover)
-    load = _call(agents.AsyncAgents.load)
-    unload = _call(agents.AsyncAgents.unload)
-    loaded = _call(agents.AsyncAgents.loaded)
-    get = _call(agents.AsyncAgents.get)
-    stats = _call(agents.AsyncAgents.stats)
-    entry_points = _list(agents.AsyncAgents.entry_points)
-    trigger = _call(agents.AsyncAgents.trigger)
-    execution = _call(agents.AsyncAgents.execution)
-    chat = _call(agents.AsyncAgents.chat)
-    inject = _call(agents.AsyncAgents.inject)
-    resume = _call(agents.AsyncAgents.resume)
-    stop = _call(agents.AsyncAgents.stop)
-    replay = _call(agents.AsyncAgents.replay)
-    goal_progress = _call(agents.AsyncAgents.goal_progress)
-    graphs = _list(agents.AsyncAgents.graphs)
-    add_graph = _call(agents.AsyncAgents.add_graph)
-    remove_graph = _call(agents.AsyncAgents.remove_graph)
-    active_graph = _call(agents.AsyncAgents.active_graph)
-    set_active_graph = _call(agents.AsyncAgents.set_active_graph)
-    nodes = _list(agents.AsyncAgents.nodes)
-    node = _call(agents.AsyncAgents.node)
-    criteria = _call(agents.AsyncAgents.criteria)
-    sessions = _list(agents.AsyncAgents.sessions)
-    session = _call(agents.AsyncAgents.session)
-    delete_session = _call(agents.AsyncAgents.delete_session)
-    checkpoints = _list(agents.AsyncAgents.checkpoints)
-    restore = _call(agents.AsyncAgents.restore)
-    messages = _list(agents.AsyncAgents.messages)
-    logs = _list(agents.AsyncAgents.logs)
-    node_logs = _list(agents.AsyncAgents.node_logs)
+    list = _make_iterator(agents.AsyncAgents.list)
+    health = _make_blocking(agents.AsyncAgents.health)
+    ask_queen = _make_blocking(agents.AsyncAgents.ask_queen)
+    queen_messages = _make_blocking(agents.AsyncAgents.queen_messages)
+    all_health = _make_iterator(agents.AsyncAgents.all_health)
+    history = _make_iterator(agents.AsyncAgents.history)
+    steps = _make_blocking(agents.AsyncAgents.steps)
+    evaluate = _make_blocking(agents.AsyncAgents.evaluate)
+    recording = _make_blocking(agents.AsyncAgents.recording)
+    heartbeat = _make_blocking(agents.AsyncAgents.heartbeat)
+    send_heartbeat = _make_blocking(agents.AsyncAgents.send_heartbeat)
+    nudge = _make_blocking(agents.AsyncAgents.nudge)
+    escalate = _make_blocking(agents.AsyncAgents.escalate)
+    terminate = _make_blocking(agents.AsyncAgents.terminate)
+    escalations = _make_iterator(agents.AsyncAgents.escalations)
+    escalation = _make_blocking(agents.AsyncAgents.escalation)
+    discover = _make_iterator(agents.AsyncAgents.discover)
+    load = _make_blocking(agents.AsyncAgents.load)
+    unload = _make_blocking(agents.AsyncAgents.unload)
+    loaded = _make_blocking(agents.AsyncAgents.loaded)
+    get = _make_blocking(agents.AsyncAgents.get)
+    stats = _make_blocking(agents.AsyncAgents.stats)
+    entry_points = _make_iterator(agents.AsyncAgents.entry_points)
+    trigger = _make_blocking(agents.AsyncAgents.trigger)
+    execution = _make_blocking(agents.AsyncAgents.execution)
+    chat = _make_blocking(agents.AsyncAgents.chat)
+    inject = _make_blocking(agents.AsyncAgents.inject)
+    resume = _make_blocking(agents.AsyncAgents.resume)
+    stop = _make_blocking(agents.AsyncAgents.stop)
+    replay = _make_blocking(agents.AsyncAgents.replay)
+    goal_progress = _make_blocking(agents.AsyncAgents.goal_progress)
+    graphs = _make_iterator(agents.AsyncAgents.graphs)
+    add_graph = _make_blocking(agents.AsyncAgents.add_graph)
+    remove_graph = _make_blocking(agents.AsyncAgents.remove_graph)
+    active_graph = _make_blocking(agents.AsyncAgents.active_graph)
+    set_active_graph = _make_blocking(agents.AsyncAgents.set_active_graph)
+    nodes = _make_iterator(agents.AsyncAgents.nodes)
+    node = _make_blocking(agents.AsyncAgents.node)
+    criteria = _make_blocking(agents.AsyncAgents.criteria)
+    sessions = _make_iterator(agents.AsyncAgents.sessions)
+    session = _make_blocking(agents.AsyncAgents.session)
+    delete_session = _make_blocking(agents.AsyncAgents.delete_session)
+    checkpoints = _make_iterator(agents.AsyncAgents.checkpoints)
+    restore = _make_blocking(agents.AsyncAgents.restore)
+    messages = _make_iterator(agents.AsyncAgents.messages)
+    logs = _make_iterator(agents.AsyncAgents.logs)
+    node_logs = _make_iterator(agents.AsyncAgents.node_logs)
 
 
 class Tickets(_Resource):
     """The tickets of a service."""
 
-    list = _list(resources.AsyncTickets.list)
-    incidents = _call(resources.AsyncTickets.incidents)
-    get = _call(resources.AsyncTickets.get)
-    acknowledge = _call(resources.AsyncTickets.acknowledge)
-    unacknowledge = _call(resources.AsyncTickets.unacknowledge)
-    dismiss = _call(resources.AsyncTickets.dismiss)
-    resolve = _call(resources.AsyncTickets.resolve)
-    timeline = _call(resources.AsyncTickets.timeline)
-    chat = _call(resources.AsyncTickets.chat)
-    messages = _call(resources.AsyncTickets.messages)
+    list = _make_iterator(resources.AsyncTickets.list)
+    incidents = _make_blocking(resources.AsyncTickets.incidents)
+    get = _make_blocking(resources.AsyncTickets.get)
+    acknowledge = _make_blocking(resources.AsyncTickets.acknowledge)
+    unacknowledge = _make_blocking(resources.AsyncTickets.unacknowledge)
+    dismiss = _make_blocking(resources.AsyncTickets.dismiss)
+    resolve = _make_blocking(resources.AsyncTickets.resolve)
+    timeline = _make_blocking(resources.AsyncTickets.timeline)
+    chat = _make_blocking(resources.AsyncTickets.chat)
+    messages = _make_blocking(resources.AsyncTickets.messages)
 
 
 class Breakers(_Resource):
     """The circuit breakers of a service."""
 
-    list = _list(resources.AsyncBreakers.list)
-    get = _call(resources.AsyncBreakers.get)
-    reset = _call(resources.AsyncBreakers.reset)
+    list = _make_iterator(resources.AsyncBreakers.list)
+    get = _make_blocking(resources.AsyncBreakers.get)
+    reset = _make_blocking(resources.AsyncBreakers.reset)
 
 
 class Recoveries(_Resource):
     """The recoveries of a service."""
 
-    list = _list(resources.AsyncRecoveries.list)
-    get = _call(resources.AsyncRecoveries.get)
-    recover = _call(resources.AsyncRecoveries.recover)
+    list = _make_iterator(resources.AsyncRecoveries.list)
+    get = _make_blocking(resources.AsyncRecoveries.get)
+    recover = _make_blocking(resources.AsyncRecoveries.recover)
 
 
 class Interventions(_Resource):
     """Interventions on workers: done, refused, or logged by a dry run."""
 
-    list = _list(resources.AsyncInterventions.list)
+    list = _make_iterator(resources.AsyncInterventions.list)
 
 
 class Escalations(_Resource):
     """Escalations to the orchestrator, and their decisions."""
 
-    list = _list(resources.AsyncEscalations.list)
-    decide = _call(resources.AsyncEscalations.decide)
+    list = _make_iterator(resources.AsyncEscalations.list)
+    decide = _make_blocking(resources.AsyncEscalations.decide)
 
 
 class Approvals(_Resource):
     """Requests of the queen to terminate a worker."""
 
-    list = _list(resources.AsyncApprovals.list)
-    approve = _call(resources.AsyncApprovals.approve)
-    deny = _call(resources.AsyncApprovals.deny)
+    list = _make_iterator(resources.AsyncApprovals.list)
+    approve = _make_blocking(resources.AsyncApprovals.approve)
+    deny = _make_blocking(resources.AsyncApprovals.deny)
 
 
 class Permissions(_Resource):
     """Permission requests of coding agents."""
 
-    list = _list(resources.AsyncPermissions.list)
-    answer = _call(resources.AsyncPermissions.answer)
+    list = _make_iterator(resources.AsyncPermissions.list)
+    answer = _make_blocking(resources.AsyncPermissions.answer)
 
 
 class Silences(_Resource):
     """The silences of a service's Alertmanagers."""
 
-    list = _list(resources.AsyncSilences.list)
-    snapshot = _call(resources.AsyncSilences.snapshot)
-    add = _call(resources.AsyncSilences.add)
-    remove = _call(resources.AsyncSilences.remove)
+    list = _make_iterator(resources.AsyncSilences.list)
+    snapshot = _make_blocking(resources.AsyncSilences.snapshot)
+    add = _make_blocking(resources.AsyncSilences.add)
+    remove = _make_blocking(resources.AsyncSilences.remove)
 
 
 class Audit(_Resource):
     """The event log of a service."""
 
-    list = _list(resources.AsyncAudit.list)
+    list = _make_iterator(resources.AsyncAudit.list)
 
 
 class Service(_Resource):
     """State of the service, and settings for all workers."""
 
-    status = _call(resources.AsyncService.status)
-    attention = _call(resources.AsyncService.attention)
-    caller = _call(resources.AsyncService.caller)
-    version = _call(resources.AsyncService.version)
-    cluster = _call(resources.AsyncService.cluster)
-    ready = _call(resources.AsyncService.ready)
-    settings = _call(resources.AsyncService.settings)
-    telemetry = _call(resources.AsyncService.telemetry)
-    providers = _call(resources.AsyncService.providers)
-    reload = _call(resources.AsyncService.reload)
-    emergency_stop = _call(resources.AsyncService.emergency_stop)
-    set_emergency_stop = _call(resources.AsyncService.set_emergency_stop)
-    notifications = _list(resources.AsyncService.notifications)
-    judge_checks = _list(resources.AsyncService.judge_checks)
+    status = _make_blocking(resources.AsyncService.status)
+    attention = _make_blocking(resources.AsyncService.attention)
+    caller = _make_blocking(resources.AsyncService.caller)
+    version = _make_blocking(resources.AsyncService.version)
+    cluster = _make_blocking(resources.AsyncService.cluster)
+    ready = _make_blocking(resources.AsyncService.ready)
+    settings = _make_blocking(resources.AsyncService.settings)
+    telemetry = _make_blocking(resources.AsyncService.telemetry)
+    providers = _make_blocking(resources.AsyncService.providers)
+    reload = _make_blocking(resources.AsyncService.reload)
+    emergency_stop = _make_blocking(resources.AsyncService.emergency_stop)
+    set_emergency_stop = _make_blocking(resources.AsyncService.set_emergency_stop)
+    notifications = _make_iterator(resources.AsyncService.notifications)
+    judge_checks = _make_iterator(resources.AsyncService.judge_checks)
 
 
 class Events(_Resource):
@@ -386,4 +386,4 @@ class Queenright:
 
     def close(self) -> None:
         """Close the connections."""
-        _finish(self._client.aclose())
+        _run_without_loop(self._client.aclose())

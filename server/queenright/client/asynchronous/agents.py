@@ -36,7 +36,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         """
         Yield the sessions of workers, filtered and ordered by the service.
 
-        ``health`` and ``activity`` are comma-separated lists. In another order than ``agent``, a session
+        ``health`` and ``activity`` are comma-separated lists. With an order other than ``agent``, a session
         whose position changes in the meantime may be missed.
         """
         return self._transport.list_models(
@@ -130,7 +130,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         )
 
     async def recording(self, agent_id: str, *, session_id: str | None = None) -> dict[str, Any]:
-        """Return a session as a recorded run: as one line of JSON, ``queenright evaluate`` reads it."""
+        """Return a session as a recorded run; ``queenright evaluate`` reads it as one line of JSON."""
         return await self._transport.get_json(agent_path(agent_id, "recording"), session_id=session_id)
 
     async def heartbeat(self, agent_id: str) -> api.Heartbeat:
@@ -150,7 +150,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         incarnation_id: str | None = None,
         by: str | None = None,
     ) -> api.NudgeResult:
-        """Put a message into a worker's context. Default: the usual reminder."""
+        """Put a message into a worker's context. Default: the standard reminder."""
         body = json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 

@@ -36,7 +36,7 @@ class AsyncQueenright:
         token_file: A file with the token, instead of ``token``.
         timeout: Seconds to wait for a response; actions wait up to 300.
         transport: The httpx transport. Default: sockets.
-        ids: Makes the idempotency key of each action.
+        ids: Returns a new idempotency key for each action.
         sleep: Waits for a number of seconds.
 
     Raises:

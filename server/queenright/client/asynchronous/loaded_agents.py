@@ -80,7 +80,7 @@ class AsyncLoadedAgents(AsyncResource):
         session_id: str | None = None,
         question_id: str | None = None,
     ) -> api.Injected | api.Started:
-        """Send a message: to the node that waits for input, else to a new run; or answer ``question_id``."""
+        """Send a message to the node that waits for input, else to a new run; or answer ``question_id``."""
         body = json_body(message=message, graph_id=graph_id, session_id=session_id, question_id=question_id)
         answer = await self._transport.send(agent_path(agent_id, "chat"), body)
         if answer.get("status") == "injected":

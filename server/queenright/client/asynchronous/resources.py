@@ -80,7 +80,7 @@ class AsyncTickets(AsyncResource):
     async def chat(
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
     ) -> api.ChatMessage:
-        """Send the queen a message about a ticket and return her answer; ``act``: it is an order."""
+        """Send the queen a message about a ticket and return her answer; with ``act``, it is an order."""
         return await self._transport.send_for_model(
             api.ChatMessage, _ticket_path(ticket_id, "chat"), json_body(message=message, by=by, act=act)
         )

@@ -90,7 +90,7 @@ class AsyncEventStream:
         while not self._events:
             if self._is_closed:
                 raise StopAsyncIteration
-            await self._read(self._chunks or await self._connect())
+            await self._read_chunk(self._chunks or await self._connect())
         event, id_ = self._events.popleft()
         self.last_event_id = id_ or self.last_event_id
         return event
@@ -123,7 +123,7 @@ class AsyncEventStream:
                 if not self._wait:
                     raise
                 self._on_notice(Notice("lost", error=error))
-                await self._pause()
+                await self._wait_before_retry()
                 continue
             self._response, self._parser, self._wait = response, SseParser(), True
             self._chunks = response.aiter_bytes()
@@ -131,13 +131,13 @@ class AsyncEventStream:
             self._on_notice(Notice("connected"))
             return self._chunks
 
-    async def _read(self, chunks: AsyncIterator[bytes]) -> None:
+    async def _read_chunk(self, chunks: AsyncIterator[bytes]) -> None:
         """Read one chunk; after a break, wait, and let the next call reconnect."""
         connection_error: QueenrightError
         try:
             async for chunk in chunks:
                 for message in self._parser.feed(chunk):
-                    self._handle(message)
+                    self._handle_message(message)
                 self._attempts = 0
                 self._retry_seconds = self._parser.retry or self._retry_seconds
                 self._resume_id = self._parser.last_id or self._resume_id
@@ -157,9 +157,9 @@ class AsyncEventStream:
         await self._disconnect()
         if not self._is_closed:
             self._on_notice(Notice("lost", error=connection_error))
-            await self._pause()
+            await self._wait_before_retry()
 
-    def _handle(self, message: SseMessage) -> None:
+    def _handle_message(self, message: SseMessage) -> None:
         if message.event in ("dropped", "reset"):
             kind: Any = message.event
             data = json.loads(message.data)
@@ -167,8 +167,8 @@ class AsyncEventStream:
         elif message.event != "alive":
             self._events.append((parse_model(Event, json.loads(message.data)), message.id))
 
-    async def _pause(self) -> None:
-        """Wait before the next try: longer after each that failed."""
+    async def _wait_before_retry(self) -> None:
+        """Wait before the next attempt, longer after each failure."""
         wait = min(_MAX_RETRY_SECONDS, self._retry_seconds * 2**self._attempts)
         self._attempts = min(self._attempts + 1, 10)
         await self._sleep(wait * (1 - self._jitter() / 2))
@@ -235,8 +235,8 @@ class SseParser:
         pending_cr = b""
         if text.endswith(b"\r"):
             text, pending_cr = text[:-1], b"\r"
-        *lines, rest = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-        self._buffer = rest + pending_cr
+        *lines, incomplete_line = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        self._buffer = incomplete_line + pending_cr
         for line in lines:
             self._size += len(line)
             if (message := self._handle_line(line.decode())) is not None:
@@ -246,7 +246,7 @@ class SseParser:
 
     def _handle_line(self, line: str) -> SseMessage | None:
         if not line:
-            return self._complete()
+            return self._complete_message()
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if name == "data":
@@ -257,7 +257,7 @@ class SseParser:
             self._fields[name] = value
         return None
 
-    def _complete(self) -> SseMessage | None:
+    def _complete_message(self) -> SseMessage | None:
         fields, data = self._fields, self._data
         self._fields, self._data, self._size = {}, [], 0
         self.last_id = fields.get("id", self.last_id)

@@ -23,9 +23,9 @@ from queenright.instrumentation.certificates import certificates
 M = TypeVar("M", bound=BaseModel)
 
 _ACTION_TIMEOUT_SECONDS: Final = 300.0
-"""Seconds. A worker needs time to save its state before it stops, and the queen to think."""
+"""A worker needs time to save its state before it stops, and the queen needs time to answer."""
 _PAGE_SIZE: Final = 1_000
-_BROKEN = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
+_BROKEN_CONNECTION_ERRORS = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError, httpx.CloseError)
 """Errors of a broken connection, such as a kept-alive one that the service closed."""
 
 
@@ -38,7 +38,7 @@ class AsyncTransport:
         token: Access token; None sends none.
         timeout: Seconds to wait for a response; actions wait up to 300.
         transport: The httpx transport. Default: sockets.
-        ids: Makes the idempotency key of an action.
+        ids: Returns a new idempotency key for each action.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class AsyncTransport:
         try:
             try:
                 return await self._http.request(method, path, **request)
-            except _BROKEN:
+            except _BROKEN_CONNECTION_ERRORS:
                 return await self._http.request(method, path, **request)
         except httpx.HTTPError as error:
             raise unreachable_error(self.url, error) from error
