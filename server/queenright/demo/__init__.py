@@ -1,8 +1,9 @@
 """
 A small demo fleet: agents that read, search and summarise real text files.
 
-Like any other agents, they use only ``queenright.instrumentation`` and send telemetry over OTLP. One more
-runs in the service and asks its user, and one calls the hooks of a coding agent and asks for a permission.
+Like any other agents, they use only ``queenright.instrumentation`` and send telemetry over OTLP. Another
+agent runs in the service and asks its user a question. A hook client acts like a coding agent that asks for
+a permission.
 """
 
 from queenright.demo.fleet import DEMO_AGENTS, DEMO_FRAMEWORK, Fleet

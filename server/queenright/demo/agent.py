@@ -67,8 +67,8 @@ def run_task(
                     raise
                 continue
             provider_failures = 0
-            results = [_call(step, tools, call) for call in reply.calls]
-            step.verdict(*_review(reply, results, known_results))
+            results = [_call_tool(step, tools, call) for call in reply.calls]
+            step.verdict(*_choose_verdict(reply, results, known_results))
         messages.append({"role": "assistant", "content": reply.answer or str(reply.calls)})
         messages.extend({"role": "user", "content": f"Result: {text[:2000]}"} for _, text in results)
         known_results.update(text for _, text in results)
@@ -83,7 +83,7 @@ def run_task(
             return
 
 
-def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
+def _call_tool(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
     """Run one tool call; return whether it succeeded, and the result for the model."""
     try:
         with step.tool(call.tool, call.arguments, timeout=call.timeout) as span:
@@ -96,7 +96,7 @@ def _call(step: Any, tools: dict[str, Tool], call: Call) -> tuple[bool, str]:
         return False, f"{type(error).__name__}: {error}"
 
 
-def _review(
+def _choose_verdict(
     reply: Reply, results: list[tuple[bool, str]], known_results: set[str]
 ) -> tuple[Verdict, str | None]:
     """Return the verdict on a step: whether it contains anything new."""

@@ -103,7 +103,7 @@ class Fleet:
         self._stop = threading.Event()
         self._stops = {persona.agent: threading.Event() for persona in personas}
         origins = {(persona.team, persona.repository) for persona in personas}
-        self._telemetry = {origin: _telemetry(endpoint, *origin) for origin in origins}
+        self._telemetry = {origin: _create_telemetry(endpoint, *origin) for origin in origins}
         self._threads = [
             threading.Thread(
                 target=self._run_persona, args=(persona,), name=f"demo-{persona.agent}", daemon=True
@@ -176,7 +176,7 @@ class Fleet:
             return
 
 
-def _telemetry(endpoint: str, team: str, repository: str) -> Telemetry:
+def _create_telemetry(endpoint: str, team: str, repository: str) -> Telemetry:
     """Return the telemetry of a process that works for a team, in a repository."""
     preload()
     resource = Resource.create(

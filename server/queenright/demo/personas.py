@@ -24,7 +24,7 @@ class Persona:
     One agent of the fleet.
 
     ``starts_after`` is in seconds from the fleet's start, ``pause_seconds`` is the time between two runs.
-    ``team`` and ``repository`` are those that it works for.
+    The agent works for ``team``, in ``repository``.
     """
 
     agent: str

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_TEXT = {".md", ".py", ".toml", ".yml", ".yaml", ".txt", ".json"}
+_TEXT_SUFFIXES = {".md", ".py", ".toml", ".yml", ".yaml", ".txt", ".json"}
 _SKIPPED_FOLDERS = {".git", ".venv", ".tools", ".queenright", "__pycache__", "node_modules", "dist", "build"}
 _MAX_FILES = 400
 _MAX_CHARS = 20_000
@@ -23,15 +23,15 @@ class Library:
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
-        self.files = sorted(self._walk(self.root))[:_MAX_FILES]
+        self.files = sorted(self._iterate_files(self.root))[:_MAX_FILES]
 
-    def _walk(self, folder: Path) -> Iterator[str]:
+    def _iterate_files(self, folder: Path) -> Iterator[str]:
         for entry in sorted(folder.iterdir()):
             if entry.is_symlink() or entry.name in _SKIPPED_FOLDERS:
                 continue
             if entry.is_dir():
-                yield from self._walk(entry)
-            elif entry.suffix in _TEXT:
+                yield from self._iterate_files(entry)
+            elif entry.suffix in _TEXT_SUFFIXES:
                 yield entry.relative_to(self.root).as_posix()
 
     def tools(self) -> dict[str, Tool]:
