@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from queenright.runtime.llm.model import Message, ToolCall
-from queenright.runtime.storage.conversation import Conversation, Draft, Entry, EntryKind, estimated_tokens
+from queenright.runtime.storage.conversation import Conversation, Draft, Entry, EntryKind, estimate_tokens
 from queenright.runtime.storage.files import Disk
 from tests.runtime.damage import damage, damages
 
@@ -235,7 +235,7 @@ async def test_compaction_replaces_oldest_entries_on_disk(tmp_path: Path) -> Non
         == list_texts(open_conversation(tmp_path))
         == ["7 gone", "7" * 396, "8" * 396, "9" * 396]
     )
-    assert estimated_tokens(conversation.messages) <= 500
+    assert estimate_tokens(conversation.messages) <= 500
     assert [entry.kind for entry in conversation.entries][:2] == [EntryKind.SUMMARY, EntryKind.USER]
     assert len(list_parts(tmp_path)) == 4
 
@@ -280,7 +280,7 @@ async def test_oversized_entry_is_clipped(tmp_path: Path) -> None:
 
     await conversation.compact(max_tokens=400, summary=summarize)
 
-    assert estimated_tokens(conversation.messages) <= 400
+    assert estimate_tokens(conversation.messages) <= 400
     assert list_texts(conversation)[-1].startswith("xxx")
     assert list_texts(conversation)[-1].endswith("[… clipped]")
     assert conversation.entries == open_conversation(tmp_path).entries
@@ -405,9 +405,9 @@ def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch:
 def test_token_estimate_is_a_quarter_of_the_characters_plus_four_per_message() -> None:
     call_message = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 
-    assert estimated_tokens([]) == 0
-    assert estimated_tokens([Message(role="user", content="12345")]) == 6
-    assert estimated_tokens([call_message]) == 8
+    assert estimate_tokens([]) == 0
+    assert estimate_tokens([Message(role="user", content="12345")]) == 6
+    assert estimate_tokens([call_message]) == 8
 
 
 texts = st.text(max_size=300)
@@ -480,7 +480,7 @@ class ConversationMachine(RuleBasedStateMachine):
         )
 
         assert len(self.conversation.entries) == entry_count - removed + (removed > 0)
-        assert estimated_tokens(self.conversation.messages) <= max_tokens
+        assert estimate_tokens(self.conversation.messages) <= max_tokens
         if removed:
             assert self.conversation.entries[0].kind is EntryKind.SUMMARY
         if self.newest is not None:

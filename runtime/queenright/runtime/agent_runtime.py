@@ -482,23 +482,27 @@ class AgentRuntime:
             TooManyWaitingError: The queue of the entry point is full.
         """
         graph = self._get_registration(graph_id).graph
-        last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
-        stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
+        last_run, checkpoint = await self.disk.run(
+            lambda: self._find_resumable(graph, session_id, checkpoint_id)
+        )
+        stream = self.get_stream(last_run.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
-        removed_nodes = {pending.node_id for pending in last.pending} - {node.id for node in graph.spec.nodes}
+        removed_nodes = {pending.node_id for pending in last_run.pending} - {
+            node.id for node in graph.spec.nodes
+        }
         if removed_nodes:
             raise GraphError(
                 f"session {session_id!r} cannot be resumed: it stopped in node {min(removed_nodes)!r}, which "
                 f"graph {graph.spec.id!r} no longer has; trigger a new run with the session's id, or resume "
                 "from an earlier checkpoint"
             )
-        if any(execution.id == last.execution_id for execution in stream.executions):
+        if any(execution.id == last_run.execution_id for execution in stream.executions):
             raise GraphError(
-                f"session {session_id!r} cannot be resumed: run {last.execution_id!r} is still running"
+                f"session {session_id!r} cannot be resumed: run {last_run.execution_id!r} is still running"
             )
         await self.disk.run(lambda: self._check_free(graph, session_id))
         self._check_not_deleting(session_id)
-        return stream.resume(last.execution_id, session_id, checkpoint).id
+        return stream.resume(last_run.execution_id, session_id, checkpoint).id
 
     def _find_resumable(
         self, graph: LoadedGraph, session_id: str, checkpoint_id: str | None
@@ -528,8 +532,8 @@ class AgentRuntime:
             SessionNotFoundError: The session was deleted.
         """
         _, session, _ = self._sessions.locate(graph, session_id)
-        turn = self._services.locks.get(str(session.path))
-        if turn is None or not turn.locked():
+        session_lock = self._services.locks.get(str(session.path))
+        if session_lock is None or not session_lock.locked():
             graph.store.claim(session).release()
 
     async def replay(self, session_id: str, checkpoint_id: str, graph_id: str | None = None) -> Execution:
@@ -550,9 +554,11 @@ class AgentRuntime:
             TooManyWaitingError: The queue of the entry point is full.
         """
         graph = self._get_registration(graph_id).graph
-        last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
+        source_run, checkpoint = await self.disk.run(
+            lambda: self._find_resumable(graph, session_id, checkpoint_id)
+        )
         assert checkpoint is not None  # a checkpoint id was passed
-        stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
+        stream = self.get_stream(source_run.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
         _check_replayable(graph, stream, checkpoint)
         stream.check_capacity()  # fail before anything is copied
@@ -666,7 +672,7 @@ class AgentRuntime:
                 for execution, name, node in stream.nodes()
                 if name == node_id and session_id in (None, execution.session_id)
             ]
-            candidates = [match for match in nodes if match[1].is_waiting_for_user] or nodes
+            candidates = [pair for pair in nodes if pair[1].is_waiting_for_user] or nodes
             if len(candidates) > 1:
                 sessions = ", ".join(sorted(str(execution.session_id) for execution, _ in candidates))
                 raise GraphError(
@@ -840,9 +846,9 @@ def _check_references(graph: LoadedGraph, entries: Mapping[str, EntryHandler]) -
             ("tool", node.tools, graph.tools),
             ("function", (node.function,) if node.function else (), graph.functions),
             ("model", (node.model,) if node.model else (), graph.models),
-            ("judge", _judge_names(node.conversation_judge), graph.judges),
+            ("judge", _list_judge_names(node.conversation_judge), graph.judges),
         ):
-            missing = [each for each in names if each not in available]
+            missing = [used_name for used_name in names if used_name not in available]
             if missing:
                 raise GraphError(f"{prefix} uses {kind} {missing[0]!r}, which was not passed to add_graph")
         if graph.model is None and not node.function and not node.model:
@@ -852,5 +858,5 @@ def _check_references(graph: LoadedGraph, entries: Mapping[str, EntryHandler]) -
         raise GraphError(f"graph {name!r} has no entry point {min(unknown)!r}")
 
 
-def _judge_names(judge: str) -> tuple[str, ...]:
+def _list_judge_names(judge: str) -> tuple[str, ...]:
     return (judge,) if judge not in ("", "llm") else ()

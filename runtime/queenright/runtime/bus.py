@@ -117,7 +117,7 @@ class EventBus:
         for event in events:
             route = routes.get(event.type)
             if route is None:
-                route = routes[event.type] = self._route(event.type)
+                route = routes[event.type] = self._list_listeners(event.type)
             for listener in route:
                 listener.offer(event)
 
@@ -277,7 +277,7 @@ class EventBus:
                 listener.fail(RuntimeError(f"the bus was closed while waiting for {listener.event_filter}"))
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _route(self, event_type: EventType) -> tuple[Subscription | Expectation, ...]:
+    def _list_listeners(self, event_type: EventType) -> tuple[Subscription | Expectation, ...]:
         return tuple(
             s for s in self._listeners if s.event_filter.types is None or event_type in s.event_filter.types
         )

@@ -96,7 +96,7 @@ async def wait_all(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 class TaskSet:
-    """Background tasks. Keeps references, because asyncio does not prevent their collection."""
+    """Background tasks. Keeps references, because asyncio does not prevent garbage collection of tasks."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
@@ -115,7 +115,7 @@ class TaskSet:
         return await asyncio.shield(task)
 
     async def wait(self) -> None:
-        """Wait until all tasks have ended, also those started meanwhile."""
+        """Wait until all tasks have ended, including those started in the meantime."""
         while self._running:
             # Unlike ``gather``, this does not cancel the tasks if the caller is cancelled.
             done, _ = await asyncio.wait(set(self._running))

@@ -146,7 +146,7 @@ class GraphExecutor:
             disk=services.disk,
             sleep=services.sleep,
             breaker=breaker,
-            on_saved=self._checkpoint_saved,
+            on_saved=self._on_checkpoint_saved,
         )
 
     # -- start and end --------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class GraphExecutor:
                 # It was interrupted between being recorded and entering its first node.
                 add_nodes(run, [(self._entry.node_id, run.input)], thread=self._thread)
             for pending in run.pending:
-                state.memory.update(self._unfinished_outputs(run, pending))
+                state.memory.update(self._read_unfinished_outputs(run, pending))
             run.status = SessionStatus.ACTIVE
             run.incarnation_id = self._origin.incarnation_id
             run.ended_at = None
@@ -229,11 +229,11 @@ class GraphExecutor:
 
     async def remove_run(self, execution_id: str) -> None:
         """Remove the entries of an earlier run, and everything after them, from the graph's conversations."""
-        for _, conversation in await self._conversations():
+        for _, conversation in await self._open_conversations():
             visit_seqs = (e.seq for e in conversation.entries if e.visit_id.startswith(f"{execution_id}:"))
-            first = min(visit_seqs, default=None)
-            if first is not None:
-                await conversation.rewind(first - 1)
+            first_seq = min(visit_seqs, default=None)
+            if first_seq is not None:
+                await conversation.rewind(first_seq - 1)
 
     async def leave_note(self, text: str) -> None:
         """Leave a note for the pending nodes, valid for this incarnation only."""
@@ -247,10 +247,10 @@ class GraphExecutor:
 
     async def _rewind(self, checkpoint: Checkpoint) -> None:
         """Remove what was added after a checkpoint from every conversation of the graph."""
-        for name, conversation in await self._conversations():
+        for name, conversation in await self._open_conversations():
             await conversation.rewind(checkpoint.conversations.get(name, 0))
 
-    async def _conversations(self) -> list[tuple[str, Conversation]]:
+    async def _open_conversations(self) -> list[tuple[str, Conversation]]:
         """Open the conversations of the graph in this session, with their names."""
         services, folder = self._services, self._session.conversations
         conversations = []
@@ -269,18 +269,18 @@ class GraphExecutor:
         """
         try:
             while True:
-                self._launch()
+                self._launch_nodes()
                 if not self._running:
                     return self.last_result
                 self._notify_waiting()
                 done_tasks, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in self._running if task in done_tasks]:
                     # A cancelled run still records and reports the node that ended.
-                    recording = asyncio.create_task(
+                    record_task = asyncio.create_task(
                         self._record_result(self._running.pop(task), _get_result(task))
                     )
-                    await wait_all([recording])
-                    recording.result()
+                    await wait_all([record_task])
+                    record_task.result()
         finally:
             await self._stop_nodes()
 
@@ -291,18 +291,18 @@ class GraphExecutor:
         def change(state: SessionState) -> None:
             run = state.executions[self._key]
             for pending in run.pending:
-                state.memory.update(self._unfinished_outputs(run, pending))
+                state.memory.update(self._read_unfinished_outputs(run, pending))
             run.status = status
             run.ended_at = None if status is SessionStatus.PAUSED else now
             run.error, run.error_type = redact(error), error_type
             self._measure_goal(state, has_succeeded=status is SessionStatus.COMPLETED)
 
-        before = self.goal
+        previous_goal = self.goal
         try:
             await self._save(change)
-            await self._report_goal(before)
+            await self._report_goal(previous_goal)
             if status in _STOP_REASONS:
-                await self._checkpoint("", _STOP_REASONS[status])
+                await self._save_checkpoint("", _STOP_REASONS[status])
         finally:
             await self._checkpoints.close()
         try:
@@ -323,10 +323,10 @@ class GraphExecutor:
         if self.waits_for_user:
             self._on_waiting()
 
-    def _launch(self) -> None:
+    def _launch_nodes(self) -> None:
         in_progress = [running.pending for running in self._running.values()]
-        waiting = [pending for pending in self.state.pending if pending not in in_progress]
-        for pending in ready_nodes(self._graph.spec, waiting, {node.node_id for node in in_progress}):
+        unstarted_nodes = [pending for pending in self.state.pending if pending not in in_progress]
+        for pending in ready_nodes(self._graph.spec, unstarted_nodes, {node.node_id for node in in_progress}):
             task = asyncio.create_task(self._run_visit(pending), name=f"node:{self._key}:{pending.node_id}")
             self._running[task] = _Running(pending, self._services.clock())
 
@@ -347,7 +347,7 @@ class GraphExecutor:
                     self._graph.functions[spec.function],
                     inputs,
                     visit=pending.visit,
-                    context=self._context(spec.id),
+                    context=self._build_context(spec.id),
                     reporter=self.reporter,
                     threads=self._graph.tools.threads,
                     sleep=self._services.sleep,
@@ -391,7 +391,7 @@ class GraphExecutor:
             else select_judge(spec, graph.get_model(spec), graph.judges),
             guard=services.guards(self._origin, spec.id) if services.guards and graph.agent_id else None,
             breakers=services.breakers,
-            context=self._context(spec.id),
+            context=self._build_context(spec.id),
             random=services.random,
             fresh=self._fresh,
             started_by_user=self._entry.trigger_type == "manual",
@@ -399,7 +399,7 @@ class GraphExecutor:
             approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
         try:
-            return await node.run(self._visit_id(pending), _format_message(inputs))
+            return await node.run(self._make_visit_id(pending), _format_message(inputs))
         finally:
             del self.nodes[spec.id]
 
@@ -417,7 +417,7 @@ class GraphExecutor:
         async with self.reporter.waiting(WaitingReason.USER_INPUT, node_id=node_id, tool=call.name):
             await self._services.approvals.check(request)
 
-    def _context(self, node_id: str) -> dict[str, object]:
+    def _build_context(self, node_id: str) -> dict[str, object]:
         return {
             **self._services.context,
             "graph_id": self._graph.spec.id,
@@ -451,26 +451,26 @@ class GraphExecutor:
             ]
             self._measure_goal(state, has_succeeded=False)
 
-        before = self.goal
+        previous_goal = self.goal
         await self._save(change)
         await self._log_visit(running, result)
         [step] = advances
         for edge in step.edges:
             data = {"edge": edge.id, "source": edge.source, "target": edge.target}
             await self.reporter.emit(EventType.EDGE_TRAVERSED, data, node_id=spec.id)
-        await self._report_goal(before)
+        await self._report_goal(previous_goal)
         if step.failure is not None:
             raise NodeFailedError(spec.id, step.failure)
         if result.outcome == "done":
-            await self._checkpoint(spec.id, "node")
+            await self._save_checkpoint(spec.id, "node")
 
     def _measure_goal(self, state: SessionState, *, has_succeeded: bool) -> None:
         if self._graph.goal is not None:
             self.goal = measure_progress(self._graph.goal, state.memory, has_succeeded=has_succeeded)
             state.executions[self._key].goal_progress = self.goal.fraction
 
-    async def _report_goal(self, before: GoalProgress | None) -> None:
-        if self.goal is not None and self.goal != before:
+    async def _report_goal(self, previous_goal: GoalProgress | None) -> None:
+        if self.goal is not None and self.goal != previous_goal:
             await self.reporter.emit(EventType.GOAL_PROGRESS, self.goal.model_dump(mode="json"))
 
     # -- persistence ----------------------------------------------------------------------------
@@ -486,7 +486,7 @@ class GraphExecutor:
         self.state = state.executions[self._key]
         self._memory = SharedMemory(state.memory)
 
-    async def _checkpoint(self, node_id: str, reason: SaveReason) -> None:
+    async def _save_checkpoint(self, node_id: str, reason: SaveReason) -> None:
         # A graph that is not a worker is never respawned.
         if not self._graph.agent_id:
             return
@@ -511,7 +511,7 @@ class GraphExecutor:
             )
         )
 
-    async def _checkpoint_saved(self, checkpoint_id: str, draft: CheckpointDraft) -> None:
+    async def _on_checkpoint_saved(self, checkpoint_id: str, draft: CheckpointDraft) -> None:
         if draft.reason == "node":
             await self.reporter.checkpoint(checkpoint_id, node_id=draft.node_id)
         else:
@@ -538,10 +538,10 @@ class GraphExecutor:
         except OSError:
             _log.exception("could not log the visit of node %s", running.pending.node_id)
 
-    def _visit_id(self, pending: PendingNode) -> str:
+    def _make_visit_id(self, pending: PendingNode) -> str:
         return f"{self._origin.execution_id}:{pending.node_id}:{pending.visit}"
 
-    def _unfinished_outputs(self, run: ExecutionState, pending: PendingNode) -> dict[str, Any]:
+    def _read_unfinished_outputs(self, run: ExecutionState, pending: PendingNode) -> dict[str, Any]:
         """Return the outputs that an unfinished node has set so far, from its cursor on disk."""
         spec = self._graph.spec.node(pending.node_id)
         if spec.function:

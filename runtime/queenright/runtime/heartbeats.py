@@ -88,8 +88,8 @@ class HeartbeatSender:
 
     async def _run(self, interval: float) -> None:
         while self._members:
-            first = min(member.due for member in self._members.values())
-            await self._sleep(max(_MIN_SLEEP_SECONDS, first - self._monotonic()))
+            next_due = min(member.due for member in self._members.values())
+            await self._sleep(max(_MIN_SLEEP_SECONDS, next_due - self._monotonic()))
             now = self._monotonic()
             self._is_sending = True
             try:
@@ -104,12 +104,12 @@ class HeartbeatSender:
 async def _send_heartbeat(member: _Member, interval: float) -> None:
     reporter = member.reporter
     data: dict[str, Any] = {"interval": interval}
-    if progress := _progress(member.execution):
+    if progress := _describe_progress(member.execution):
         data["progress_indicator"] = progress
     await reporter.emit(EventType.AGENT_HEARTBEAT, data | reporter.worker.facts())
 
 
-def _progress(execution: Execution) -> str:
+def _describe_progress(execution: Execution) -> str:
     """Describe a run's progress: towards its goal if it has one, otherwise the nodes completed."""
     goal = execution.goal
     if goal is not None:

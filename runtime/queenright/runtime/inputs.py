@@ -23,7 +23,7 @@ from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS
 INPUT_REFUSED: Final = "input_refused"
 """Error type of a run whose first node rejected the input: it was cancelled, and did not fail."""
 
-ALWAYS_KNOWN: Final = frozenset({"message", "event", "tick"})
+COMMON_INPUT_NAMES: Final = frozenset({"message", "event", "tick"})
 """Input names of user messages, events and timers, accepted for every graph."""
 
 _MAX_VALUE_CHARACTERS: Final = 80
@@ -49,7 +49,7 @@ def find_missing_inputs(
     node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the names of required inputs that are missing, in the node's order."""
-    return tuple(name for name in _required_names(node, function) if name not in values)
+    return tuple(name for name in _list_required_names(node, function) if name not in values)
 
 
 def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]) -> None:
@@ -63,11 +63,11 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
     Raises:
         InvalidInputError: A field is missing, or its value does not match the function's annotation.
     """
-    required_names = _required_names(node, function)
+    required_names = _list_required_names(node, function)
     for field in find_missing_inputs(node, function, values):
         other_names = [name for name in values if name not in required_names]
-        close = get_close_matches(field, other_names, 1, 0.5)
-        hint = f" (is {close[0]!r} a typo?)" if close else ""
+        matches = get_close_matches(field, other_names, 1, 0.5)
+        hint = f" (is {matches[0]!r} a typo?)" if matches else ""
         raise InvalidInputError(
             f"input {field!r} is missing{hint}: node {node.id!r} needs {', '.join(required_names)}, "
             f"but got {', '.join(map(repr, values)) or 'nothing'}",
@@ -89,12 +89,16 @@ def input_schema(node: NodeSpec, function: Callable[..., Any] | None) -> dict[st
     parameters = _list_parameters(function) if function is not None else {}
     hints = _get_hints(function) if function is not None else {}
     properties = {}
-    for name in _accepted_names(node, function) or ():
+    for name in _list_accepted_names(node, function) or ():
         properties[name] = _build_schema(hints[name]) if name in hints else {}
         default = parameters[name].default if name in parameters else None
         if isinstance(default, str | int | float) and name not in node.input_keys:
             properties[name]["default"] = default
-    return {"type": "object", "properties": properties, "required": list(_required_names(node, function))}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(_list_required_names(node, function)),
+    }
 
 
 def _build_schema(hint: Any) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def _build_schema(hint: Any) -> dict[str, Any]:
         return {}
 
 
-def _required_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
+def _list_required_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...]:
     if node.input_keys or function is None:
         return node.input_keys
     return tuple(
@@ -122,7 +126,7 @@ def check_json(values: Mapping[str, Any]) -> None:
     Check that every value is JSON.
 
     Raises:
-        InvalidInputError: One is not.
+        InvalidInputError: A value is not JSON.
     """
     for field, value in values.items():
         try:
@@ -153,15 +157,15 @@ def check_names(
     Raises:
         InvalidInputError: Nothing uses one of the fields.
     """
-    accepted_names = _accepted_names(node, function)
+    accepted_names = _list_accepted_names(node, function)
     if accepted_names is None:
         return
     for field in fields:
-        if field in accepted_names or field in memory_keys or field in ALWAYS_KNOWN:
+        if field in accepted_names or field in memory_keys or field in COMMON_INPUT_NAMES:
             continue
         names = list(dict.fromkeys((*accepted_names, *sorted(memory_keys))))
-        close = get_close_matches(field, names, 1, 0.5)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        matches = get_close_matches(field, names, 1, 0.5)
+        hint = f" (did you mean {matches[0]!r}?)" if matches else ""
         raise InvalidInputError(
             f"input {field!r} is unknown{hint}: graph {graph.id!r} takes {', '.join(names) or 'no input'}",
             field=field,
@@ -174,7 +178,7 @@ def used_names(
     """Return the memory keys that a graph's nodes, edges and goal may use."""
     names: set[str] = set()
     for node in graph.nodes:
-        accepted_names = _accepted_names(node, functions.get(node.function))
+        accepted_names = _list_accepted_names(node, functions.get(node.function))
         names.update(accepted_names or (), node.output_keys)
     conditions = [edge.expression for edge in graph.edges]
     for edge in graph.edges:
@@ -197,13 +201,13 @@ def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
     arguments = dict(values)
     for field in values.keys() & hints.keys():
         try:
-            arguments[field] = _as_annotated(hints[field], values[field])
+            arguments[field] = _convert_to_annotated(hints[field], values[field])
         except ValidationError:
             continue
     return arguments
 
 
-def _accepted_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
+def _list_accepted_names(node: NodeSpec, function: Callable[..., Any] | None) -> tuple[str, ...] | None:
     """Return the names that a node accepts as input; None if it accepts any."""
     if node.input_keys:
         return node.input_keys
@@ -230,16 +234,16 @@ def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[s
         ):
             continue
         try:
-            _as_annotated(hints[field], value)
+            _convert_to_annotated(hints[field], value)
         except ValidationError as error:
-            why = read_faults(error.errors(include_input=False))[0].message
+            reason = read_faults(error.errors(include_input=False))[0].message
             excerpt = redact(repr(value), _MAX_VALUE_CHARACTERS)
             raise InvalidInputError(
-                f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {why}", field=field
+                f"input {field!r}: {excerpt} is not valid for node {node.id!r}: {reason}", field=field
             ) from None
 
 
-def _as_annotated(hint: Any, value: Any) -> Any:
+def _convert_to_annotated(hint: Any, value: Any) -> Any:
     """
     Convert a JSON value to an annotated type, strictly: ``"3"`` is not an ``int``.
 

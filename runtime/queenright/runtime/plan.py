@@ -59,8 +59,8 @@ def advance(
     try:
         edges = select_edges(graph, spec.id, has_succeeded=has_succeeded, route=route, memory=memory)
     except ConditionError as error:
-        return Advance(failure=_failed_result(error))
-    if failure := _visit_limit_failure(graph, run, edges):
+        return Advance(failure=_make_failed_result(error))
+    if failure := _check_visit_limit(graph, run, edges):
         return Advance(failure=failure)
     if not has_succeeded and not edges:
         if result.outcome in _FINAL_OUTCOMES:
@@ -71,7 +71,7 @@ def advance(
     run.path = [*run.path, spec.id][-PATH_LENGTH:]
     if not edges:
         run.outputs.update(outputs or ({"text": result.text} if result.text else {}))
-    next_nodes = [(edge.target, _edge_input(graph, edge, outputs, result, memory)) for edge in edges]
+    next_nodes = [(edge.target, _build_edge_input(graph, edge, outputs, result, memory)) for edge in edges]
     add_nodes(run, next_nodes, running=running, thread=thread)
     return Advance(edges)
 
@@ -106,9 +106,7 @@ def _remove_pending(run: ExecutionState, pending: PendingNode) -> None:
     run.pending = [other for other in run.pending if other != pending]
 
 
-def _visit_limit_failure(
-    graph: GraphSpec, run: ExecutionState, edges: Sequence[EdgeSpec]
-) -> NodeResult | None:
+def _check_visit_limit(graph: GraphSpec, run: ExecutionState, edges: Sequence[EdgeSpec]) -> NodeResult | None:
     for edge in edges:
         limit = graph.node(edge.target).max_node_visits
         if limit and run.visits.get(edge.target, 0) >= limit:
@@ -121,7 +119,7 @@ def _visit_limit_failure(
     return None
 
 
-def _edge_input(
+def _build_edge_input(
     graph: GraphSpec,
     edge: EdgeSpec,
     outputs: Mapping[str, Any],
@@ -131,7 +129,8 @@ def _edge_input(
     """
     Return the input that an edge passes on.
 
-    Its mapping; else, if the target declares no keys, the node's outputs or the error of a failed node.
+    With a mapping, that is the mapped memory values. Without one, and if the target declares no input keys,
+    it is the node's outputs, or the error of a failed node.
     """
     if edge.input_mapping:
         return {target: memory[key] for target, key in edge.input_mapping.items() if key in memory}
@@ -142,7 +141,7 @@ def _edge_input(
     return dict(outputs) or ({"text": result.text} if result.text else {})
 
 
-def _failed_result(error: Exception) -> NodeResult:
+def _make_failed_result(error: Exception) -> NodeResult:
     return NodeResult(outcome="failed", error=str(error), error_type=type(error).__name__)
 
 
@@ -182,19 +181,19 @@ def _is_taken(edge: EdgeSpec, has_succeeded: bool, route: str, memory: Mapping[s
 
 
 def ready_nodes(
-    graph: GraphSpec, waiting: Sequence[PendingNode], running: Collection[str]
+    graph: GraphSpec, pending_nodes: Sequence[PendingNode], running: Collection[str]
 ) -> list[PendingNode]:
     """
-    Return the nodes of ``waiting`` that may start now, in order.
+    Return the nodes of ``pending_nodes`` that may start now, in order.
 
     A node waits while another node in progress can still lead to it, so that branches join where they meet.
     Nodes that only wait for each other, in a cycle, start together.
     """
-    free = [node for node in waiting if node.node_id not in running]
-    active = {*running, *(node.node_id for node in waiting)}
+    candidates = [node for node in pending_nodes if node.node_id not in running]
+    active = {*running, *(node.node_id for node in pending_nodes)}
     startable = [
         node
-        for node in free
+        for node in candidates
         if not any(node.node_id in graph.reachable(other) for other in active - {node.node_id})
     ]
-    return startable or ([] if running else free)
+    return startable or ([] if running else candidates)

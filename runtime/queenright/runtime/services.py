@@ -66,11 +66,11 @@ class IncarnationRegistry:
         self.process = process
         self._respawn_ids: dict[Path, str] = {}
 
-    def resolve(self, folder: Path, new: str = "") -> str:
-        """Return the incarnation id of runs in ``folder``, after setting it to ``new`` if that is given."""
-        if new:
+    def resolve(self, folder: Path, new_id: str = "") -> str:
+        """Return the incarnation id of runs in ``folder``; if ``new_id`` is given, set it first."""
+        if new_id:
             self._respawn_ids.pop(folder, None)
-            self._respawn_ids[folder] = new
+            self._respawn_ids[folder] = new_id
             if len(self._respawn_ids) > _MAX_RESPAWNED_SESSIONS:
                 del self._respawn_ids[next(iter(self._respawn_ids))]
         return self._respawn_ids.get(folder, self.process)

@@ -53,15 +53,15 @@ class SessionResolver:
             InvalidSessionIdError: Its id is not a valid folder name.
         """
         if entry.isolation_level == "shared":
-            match = None if session_id is not None else self._event_session(graph, event_session_id)
+            match = None if session_id is not None else self._find_event_session(graph, event_session_id)
             if match is not None or (match := self._find_shared(graph, session_id)) is not None:
                 return match
         if session_id is not None:
             return graph.store.open(session_id), graph.store
         if entry.isolation_level == "isolated":
             return self._find_isolated(graph, entry), graph.store
-        new = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
-        return new, graph.store
+        session = graph.store.create(graph_id=graph.spec.id, entry_point=entry.id, agent_id=graph.agent_id)
+        return session, graph.store
 
     def locate(self, graph: LoadedGraph, session_id: str) -> tuple[SessionStore, Session, SessionState]:
         """
@@ -80,8 +80,8 @@ class SessionResolver:
                 raise
             session, store = match
             state = store.read_state(session_id)
-            ran = any(run.graph_id == graph.spec.id for run in state.executions.values())
-            if store is not self._main and not ran:
+            has_run = any(run.graph_id == graph.spec.id for run in state.executions.values())
+            if store is not self._main and not has_run:
                 raise
             return store, session, state
 
@@ -119,19 +119,23 @@ class SessionResolver:
         """
         Return a session as seen by ``graph``: the named one, or the primary graph's newest.
 
-        None if there is none to share; the run then gets its own session.
+        Return None if there is none to share; the run then gets its own session.
         """
         if session_id is None:
-            main = self._newest()
-            return None if main is None else (_session_view(graph, main, self._main), self._main)
+            newest_session = self._find_newest()
+            return (
+                None
+                if newest_session is None
+                else (_get_session_view(graph, newest_session, self._main), self._main)
+            )
         for store in self.stores():
             try:
-                return _session_view(graph, store.open(session_id), store), store
+                return _get_session_view(graph, store.open(session_id), store), store
             except SessionNotFoundError:
                 continue
         return None
 
-    def _event_session(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
+    def _find_event_session(self, graph: LoadedGraph, session_id: str) -> tuple[Session, SessionStore] | None:
         """Return an event's session as seen by ``graph``; None if there is none, or it may not be shared."""
         try:
             match = self._find_shared(graph, session_id) if session_id else None
@@ -140,7 +144,7 @@ class SessionResolver:
             return None
         return match if is_shared else None
 
-    def _newest(self) -> Session | None:
+    def _find_newest(self) -> Session | None:
         """Return the primary graph's current session, or its newest one after a restart."""
         if self._current is None or not self._exists_on_disk(self._current):
             state = next(filter(self._shareable, self._main.list_sessions()), None)
@@ -161,6 +165,6 @@ class SessionResolver:
         return (session.root / "state.json").exists()
 
 
-def _session_view(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
+def _get_session_view(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
     """Return a session as a graph sees it: its own unchanged, another graph's with a folder inside."""
     return session if store.base == graph.store.base else store.shared_view(session, graph.spec.id)

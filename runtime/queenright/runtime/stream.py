@@ -120,13 +120,13 @@ class ExecutionStream:
     @property
     def _active_slots(self) -> int:
         """Number of active runs that do not wait; at most ``max_waiting`` waiting ones are excluded."""
-        waiting = sum(execution.is_waiting for execution in self._active.values())
-        return len(self._active) - min(waiting, self.spec.max_waiting)
+        waiting_count = sum(execution.is_waiting for execution in self._active.values())
+        return len(self._active) - min(waiting_count, self.spec.max_waiting)
 
     def start(self) -> None:
         """Start the entry point's timer or event subscription."""
         if self.spec.trigger_type == "timer":
-            self._timer = asyncio.create_task(self._tick(), name=f"graph:{self.id}:timer")
+            self._timer = asyncio.create_task(self._run_timer(), name=f"graph:{self.id}:timer")
         elif self.spec.trigger_type == "event":
             self._subscription = self._services.bus.subscribe(
                 self._on_event,
@@ -211,10 +211,10 @@ class ExecutionStream:
 
     def check_capacity(self) -> None:
         """Raise ``TooManyWaitingError`` if the queue is full."""
-        waiting = sum(execution.is_queued for execution in self.executions)
-        if waiting >= self.spec.max_waiting:
+        queued_count = sum(execution.is_queued for execution in self.executions)
+        if queued_count >= self.spec.max_waiting:
             raise TooManyWaitingError(
-                f"{waiting} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} are queued, "
+                f"{queued_count} runs of entry point {self.spec.id!r} of graph {self.graph_id!r} are queued, "
                 "which is the maximum; retry when some have ended, stop some, or raise its "
                 "max_concurrent or max_waiting"
             )
@@ -236,7 +236,7 @@ class ExecutionStream:
         execution.stop_status, execution.stop_reason = status, reason
         if execution.task is None:
             self._queue.remove(execution)
-            execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
+            execution.finish(self._build_result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
             return True
         execution.task.cancel()
         if execution.task is not asyncio.current_task():
@@ -258,15 +258,15 @@ class ExecutionStream:
         if not (self.spec.exclude_own_graph and event.graph_id == self.graph_id):
             self.fire(Trigger(event=event))
 
-    async def _tick(self) -> None:
-        async for tick in self._ticks():
+    async def _run_timer(self) -> None:
+        async for tick in self._create_ticks():
             self.ticks_skipped += tick.skipped_ticks
             if self.pending:
                 self.ticks_skipped += 1
             else:
                 self.fire(Trigger(tick=tick.number))
 
-    def _ticks(self) -> AsyncIterator[Tick]:
+    def _create_ticks(self) -> AsyncIterator[Tick]:
         services, spec = self._services, self.spec
         if spec.cron:
             return cron_ticks(spec.cron, spec.timezone, clock=services.clock, sleep=services.sleep)
@@ -292,7 +292,7 @@ class ExecutionStream:
     def _on_task_done(self, execution: Execution, _: asyncio.Task[None]) -> None:
         self._active.pop(execution.id, None)
         if not execution.done:
-            execution.finish(self._result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
+            execution.finish(self._build_result(execution, SessionStatus.CANCELLED, error_type=CANCELLED))
         self._start_queued()
 
     async def _execute(self, execution: Execution) -> None:
@@ -302,9 +302,9 @@ class ExecutionStream:
         CURRENT_RUN_ID.set(execution.id)  # the task's own context
         try:
             if self._handler is not None and not execution.is_resume:
-                value = await self._handler(execution.trigger, self._runner(execution, resources))
+                value = await self._handler(execution.trigger, self._make_node_runner(execution, resources))
             else:
-                executor = await self._open(execution, resources)
+                executor = await self._open_run(execution, resources)
                 await executor.run()
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -344,11 +344,11 @@ class ExecutionStream:
         """Record and report how a run ended, and release its session in any case."""
         self._services.heartbeats.remove(execution)
         executor = resources.executor
-        result = self._result(execution, status, value=value, error=error, error_type=error_type)
+        result = self._build_result(execution, status, value=value, error=error, error_type=error_type)
         try:
             if executor is not None:
                 state = await executor.close(status, error=error, error_type=error_type)
-                result = self._result(
+                result = self._build_result(
                     execution,
                     status,
                     value=value,
@@ -361,12 +361,12 @@ class ExecutionStream:
                 await self._report_failed_start(execution, result)
         except Exception as fault:
             self._log_error("could not record the end of a run of %s", fault)
-            result = self._result(
+            result = self._build_result(
                 execution, SessionStatus.FAILED, error=redact(str(fault)), error_type=type(fault).__name__
             )
         finally:
             if resources.worker is not None:
-                resources.worker.close(_as_error(result), paused=result.status is SessionStatus.PAUSED)
+                resources.worker.close(_to_error(result), paused=result.status is SessionStatus.PAUSED)
             self._release_session(resources)
             execution.finish(result)
 
@@ -389,9 +389,9 @@ class ExecutionStream:
         with resources.session_locks:
             await self._graph.tools.threads.wait_idle(resources.session_id)
 
-    def _runner(self, execution: Execution, resources: _RunResources) -> RunNode:
+    def _make_node_runner(self, execution: Execution, resources: _RunResources) -> RunNode:
         async def run_node(message: str) -> NodeResult:
-            executor = resources.executor or await self._open(execution, resources)
+            executor = resources.executor or await self._open_run(execution, resources)
             await executor.queue_entry_node({"message": message})
             with suppress(NodeFailedError):
                 await executor.run()
@@ -400,7 +400,7 @@ class ExecutionStream:
 
         return run_node
 
-    async def _open(self, execution: Execution, resources: _RunResources) -> GraphExecutor:
+    async def _open_run(self, execution: Execution, resources: _RunResources) -> GraphExecutor:
         """Find and lock the run's session, and start the run in it."""
         services, graph = self._services, self._graph
         event_session_id = execution.trigger.event.session_id if execution.trigger.event is not None else ""
@@ -466,7 +466,7 @@ class ExecutionStream:
         if execution.is_resume:
             await executor.resume(execution.checkpoint)
         else:
-            await executor.begin(_input(execution.trigger), queue_entry=self._handler is None)
+            await executor.begin(_get_input(execution.trigger), queue_entry=self._handler is None)
         if respawn is not None and respawn.note:
             await executor.leave_note(respawn.note)
         resources.executor = executor
@@ -500,9 +500,9 @@ class ExecutionStream:
             case SessionStatus.PAUSED:
                 await emit(EventType.EXECUTION_PAUSED, {"entry_point": self.spec.id})
             case _:
-                await emit(EventType.EXECUTION_FAILED, self._failure_data(result))
+                await emit(EventType.EXECUTION_FAILED, self._build_failure_data(result))
 
-    def _failure_data(self, result: ExecutionResult) -> dict[str, Any]:
+    def _build_failure_data(self, result: ExecutionResult) -> dict[str, Any]:
         return {
             "entry_point": self.spec.id,
             "error_type": result.error_type,
@@ -518,11 +518,11 @@ class ExecutionStream:
                 graph_id=self.graph_id,
                 stream_id=self.id,
                 execution_id=execution.id,
-                data=self._failure_data(result),
+                data=self._build_failure_data(result),
             )
         )
 
-    def _result(
+    def _build_result(
         self,
         execution: Execution,
         status: SessionStatus,
@@ -549,7 +549,7 @@ class ExecutionStream:
         )
 
 
-def _as_error(result: ExecutionResult) -> BaseException | None:
+def _to_error(result: ExecutionResult) -> BaseException | None:
     """Return the error for instrumentation; a stopped run did not fail."""
     if result.status in _ERROR_TYPES:
         return asyncio.CancelledError()
@@ -560,7 +560,7 @@ def _as_error(result: ExecutionResult) -> BaseException | None:
     return kind(result.error)
 
 
-def _input(trigger: Trigger) -> Mapping[str, Any]:
+def _get_input(trigger: Trigger) -> Mapping[str, Any]:
     if trigger.event is not None:
         return {"event": trigger.event.to_dict()}
     return trigger.input_data if trigger.tick is None else {"tick": trigger.tick}

@@ -16,17 +16,17 @@ from zoneinfo import ZoneInfo
 from queenright.runtime.deadline import Sleep
 from queenright.runtime.events import Clock
 
-_MAX_SLEEP: Final = 30.0
+_MAX_SLEEP_SECONDS: Final = 30.0
 """Longest sleep of a cron timer: the wall clock may be set, or the machine suspended, during it."""
 
-_MAX_SKIPPED: Final = 10_000
+_MAX_SKIPPED_TICKS: Final = 10_000
 _TOLERANCE: Final = 1e-6
 """Tolerance in intervals: a tick that is due just now has not passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One tick of a timer. ``skipped`` is the number of missed ticks before it."""
+    """One tick of a timer. ``skipped_ticks`` is the number of missed ticks before it."""
 
     number: int
     skipped_ticks: int = 0
@@ -68,18 +68,18 @@ async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sle
 
     zone = load_timezone(timezone)
     number = 0
-    last = clock()
+    last_time = clock()
     while True:
         # The later of the two: a clock set back must not repeat a tick.
-        coming = CronSim(expression, datetime.fromtimestamp(max(last, clock()), zone))
-        due_at = next(coming).timestamp()
+        due_times = CronSim(expression, datetime.fromtimestamp(max(last_time, clock()), zone))
+        due_at = next(due_times).timestamp()
         while (remaining := due_at - clock()) > 0:
-            await sleep(min(remaining, _MAX_SLEEP))
+            await sleep(min(remaining, _MAX_SLEEP_SECONDS))
         skipped_ticks = 0
-        for moment in coming:
-            if moment.timestamp() > clock() or skipped_ticks >= _MAX_SKIPPED:
+        for moment in due_times:
+            if moment.timestamp() > clock() or skipped_ticks >= _MAX_SKIPPED_TICKS:
                 break
             due_at, skipped_ticks = moment.timestamp(), skipped_ticks + 1
-        last = due_at
+        last_time = due_at
         number += 1 + skipped_ticks
         yield Tick(number, skipped_ticks)

@@ -107,10 +107,10 @@ class WorkerRegistry:
         nodes = [node for execution, _, node in run.stream.nodes() if execution is run.execution]
         if not nodes:
             raise InvalidWorkerError("the run has no running node with a model")
-        listening = [node for node in nodes if not node.is_waiting_for_user]
-        if not listening:
+        ready_nodes = [node for node in nodes if not node.is_waiting_for_user]
+        if not ready_nodes:
             raise InvalidWorkerError("the worker waits for its user")
-        for node in listening:
+        for node in ready_nodes:
             await node.send_note(note)
 
     async def terminate(self, run: RunningWorker, reason: str) -> ExecutionResult:
@@ -134,7 +134,7 @@ class WorkerRegistry:
             incarnation_id: Selects the run of this incarnation; empty selects the newest.
 
         Raises:
-            InvalidWorkerError: There is none, or it has ended.
+            InvalidWorkerError: There is no such run, or it has ended.
             UnusableFileError: The session's state cannot be read.
         """
         return await self._services.disk.run(
@@ -183,7 +183,7 @@ class WorkerRegistry:
             respawn = Respawn(incarnation_id=incarnation_id, note=note, restarts=worker.state.execution_id)
             execution = worker.stream.restart(worker.state.input, session_id, respawn)
         else:
-            store = self._checkpoints(worker.session)
+            store = self._open_checkpoints(worker.session)
             checkpoint = await self._services.disk.run(lambda: store.load(checkpoint_id))
             respawn = Respawn(incarnation_id=incarnation_id, note=note)
             execution = worker.stream.resume(
@@ -225,34 +225,34 @@ class WorkerRegistry:
     ) -> StoppedWorker:
         _, session, state = self._services.sessions.locate(graph, session_id)
         runs = [run for run in state.executions.values() if run.graph_id == graph.spec.id]
-        last = _select_run(runs, incarnation_id)
-        if last is None:
+        last_run = _select_run(runs, incarnation_id)
+        if last_run is None:
             raise InvalidWorkerError(
                 f"session {session_id!r} has no run of graph {graph.spec.id!r}", final=True
             )
-        if last.status in _FINAL_STATUSES:
+        if last_run.status in _FINAL_STATUSES:
             raise InvalidWorkerError(
-                f"session {session_id!r} is {last.status.value}; a run that has ended is not respawned",
+                f"session {session_id!r} is {last_run.status.value}; a run that has ended is not respawned",
                 final=True,
-                over=last.status is not SessionStatus.UNKNOWN,
+                over=last_run.status is not SessionStatus.UNKNOWN,
             )
-        stream = streams.get(last.entry_point)
+        stream = streams.get(last_run.entry_point)
         if stream is None:
             raise InvalidWorkerError(
-                f"session {session_id!r} was started by entry point {last.entry_point!r}, which graph "
+                f"session {session_id!r} was started by entry point {last_run.entry_point!r}, which graph "
                 f"{graph.spec.id!r} no longer has",
                 final=True,
             )
         nodes = {node.id for node in graph.spec.nodes}
-        links = [_discard_outdated(link, nodes) for link in self._checkpoints(session).chain()]
+        links = [_discard_outdated(link, nodes) for link in self._open_checkpoints(session).chain()]
         chain = [
             link
             for link in links
-            if link.checkpoint is None or link.checkpoint.execution_id == last.execution_id
+            if link.checkpoint is None or link.checkpoint.execution_id == last_run.execution_id
         ]
-        return StoppedWorker(graph=graph, stream=stream, session=session, state=last, chain=chain)
+        return StoppedWorker(graph=graph, stream=stream, session=session, state=last_run, chain=chain)
 
-    def _checkpoints(self, session: Session) -> CheckpointStore:
+    def _open_checkpoints(self, session: Session) -> CheckpointStore:
         return CheckpointStore(session.checkpoints, clock=self._services.clock, ids=self._services.ids)
 
 

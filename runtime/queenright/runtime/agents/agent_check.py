@@ -64,8 +64,8 @@ def find_unknown_names(parts: AgentParts, offered_names: Collection[str] = ()) -
         ):
             for name in names:
                 # An MCP server may provide the tool; that is known only when it is connected.
-                elsewhere = kind == "tool" and (parts.mcp_servers or name in offered_names)
-                if name and name not in available and not elsewhere:
+                may_be_provided = kind == "tool" and (parts.mcp_servers or name in offered_names)
+                if name and name not in available and not may_be_provided:
                     names_text = ", ".join(available) or "none"
                     errors.append(
                         f"node {node.id!r}: {kind} {name!r} is not in {kind}s.py; defined there: {names_text}"

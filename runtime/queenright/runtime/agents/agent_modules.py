@@ -22,8 +22,8 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_spec import AgentLoadError, describe_validation_errors
 
 # While an agent loads, its plain module names are visible to the whole process.
-_loading: Final = threading.RLock()
-_numbers: Final = itertools.count(1)
+_import_lock: Final = threading.RLock()
+_load_numbers: Final = itertools.count(1)
 
 
 class AgentModules:
@@ -37,7 +37,7 @@ class AgentModules:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._package = f"queenright_agent_{next(_numbers)}"
+        self._package = f"queenright_agent_{next(_load_numbers)}"
 
     def load(self, name: str) -> types.ModuleType | None:
         """
@@ -49,7 +49,7 @@ class AgentModules:
         path = self.folder / f"{name}.py"
         if not path.is_file():
             return None
-        with _loading, self._allow_plain_imports():
+        with _import_lock, self._allow_plain_imports():
             try:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
@@ -69,9 +69,9 @@ class AgentModules:
             package = types.ModuleType(self._package, "An agent's folder.")
             package.__path__ = [str(self.folder)]
             sys.modules[self._package] = package
-        finder = _Finder(self._package, self.folder)
-        before = {name: module for name, module in sys.modules.items() if finder.is_sibling(name)}
-        for name in before:
+        finder = _FolderFinder(self._package, self.folder)
+        shadowed_modules = {name: module for name, module in sys.modules.items() if finder.is_sibling(name)}
+        for name in shadowed_modules:
             del sys.modules[name]
         sys.meta_path.insert(0, finder)
         try:
@@ -80,7 +80,7 @@ class AgentModules:
             sys.meta_path.remove(finder)
             for name in [module for module in sys.modules if finder.is_sibling(module)]:
                 del sys.modules[name]
-            sys.modules.update(before)
+            sys.modules.update(shadowed_modules)
 
     def _to_load_error(self, path: Path, error: BaseException) -> AgentLoadError:
         """Describe an import error and locate it in the agent's own files."""
@@ -109,7 +109,7 @@ class _UncachedLoader(SourceFileLoader):
         raise OSError("byte code is disabled for agent modules")
 
 
-class _Finder(MetaPathFinder):
+class _FolderFinder(MetaPathFinder):
     """Finds the modules of one folder: by full name and, in the loading thread, by plain name."""
 
     def __init__(self, package: str, folder: Path) -> None:
@@ -132,11 +132,11 @@ class _Finder(MetaPathFinder):
         if _is_in_package(fullname, self._package) and path:
             return FileFinder(path[0], (_UncachedLoader, [".py"])).find_spec(fullname)
         if self.is_sibling(fullname) and threading.get_ident() == self._thread:
-            return ModuleSpec(fullname, _Alias(f"{self._package}.{fullname}"), is_package=True)
+            return ModuleSpec(fullname, _AliasLoader(f"{self._package}.{fullname}"), is_package=True)
         return None
 
 
-class _Alias(Loader):
+class _AliasLoader(Loader):
     """Loads a module that is already loaded under another name."""
 
     def __init__(self, name: str) -> None:

@@ -48,14 +48,16 @@ def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> Agent
     folder = (path.parent if path.name in SPEC_FILES else path).resolve()
     if not folder.is_dir():
         raise AgentLoadError(folder, "is not a folder; an agent is a folder with agent.json or agent.py")
-    present = [name for name in SPEC_FILES if (folder / name).is_file()]
-    if len(present) != 1:
-        reason = "has both agent.json and agent.py; keep one" if present else "has no agent.json or agent.py"
+    spec_files = [name for name in SPEC_FILES if (folder / name).is_file()]
+    if len(spec_files) != 1:
+        reason = (
+            "has both agent.json and agent.py; keep one" if spec_files else "has no agent.json or agent.py"
+        )
         raise AgentLoadError(folder, reason)
     modules = AgentModules(folder)
     try:
         provider = None
-        if present == ["agent.json"]:
+        if spec_files == ["agent.json"]:
             spec = read_agent_spec(folder / "agent.json")
         else:
             spec, provider = _load_agent_py(modules)
@@ -109,7 +111,9 @@ def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
         return ()
     tool_list = getattr(module, "tools", None)
     if isinstance(tool_list, list | tuple):
-        wrong_types = [type(each).__name__ for each in tool_list if not isinstance(each, Tool)]
+        wrong_types = [
+            type(tool_object).__name__ for tool_object in tool_list if not isinstance(tool_object, Tool)
+        ]
         if wrong_types:
             raise AgentLoadError(
                 path, f"`tools` contains a {wrong_types[0]}; use tool_from_function to make a Tool"

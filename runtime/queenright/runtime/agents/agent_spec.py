@@ -29,8 +29,8 @@ class AgentLoadError(InvalidValueError):
     """
 
     def __init__(self, path: Path, reason: str, *, line: int | None = None) -> None:
-        where = f"{path}, line {line}" if line else f"{path}"
-        super().__init__(f"{where}: {reason}")
+        location = f"{path}, line {line}" if line else f"{path}"
+        super().__init__(f"{location}: {reason}")
         self.path = path
         self.reason = reason
         self.line = line

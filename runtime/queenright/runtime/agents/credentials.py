@@ -28,7 +28,7 @@ PROVIDER_VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
 """Variables by the prefix of a litellm model name; one of them must be set. Other prefixes are unknown."""
 
 # Models that litellm accepts without a prefix, by the start of the name.
-_BARE: Final = (
+_MODELS_WITHOUT_PREFIX: Final = (
     (re.compile(r"gpt-|chatgpt-|o[1-9](?:-|$)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
 )
@@ -50,7 +50,7 @@ def get_model_variables(model: str) -> tuple[str, ...]:
     prefix, slash, _ = model.partition("/")
     if slash:
         return PROVIDER_VARIABLES.get(prefix, ())
-    for pattern, provider in _BARE:
+    for pattern, provider in _MODELS_WITHOUT_PREFIX:
         if pattern.match(model):
             return PROVIDER_VARIABLES[provider]
     return ()
@@ -68,7 +68,11 @@ def find_missing_credentials(
         environment: The environment, usually ``os.environ``.
     """
     alternatives = [(name,) for name in names] + [get_model_variables(model) for model in models]
-    missing = [" or ".join(each) for each in alternatives if each and not any(map(environment.get, each))]
+    missing = [
+        " or ".join(variables)
+        for variables in alternatives
+        if variables and not any(map(environment.get, variables))
+    ]
     return list(dict.fromkeys(missing))
 
 

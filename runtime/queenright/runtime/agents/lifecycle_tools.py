@@ -128,20 +128,20 @@ class Lifecycle:
         """Reload an agent from its folder to apply changes. If it cannot be loaded, the running one stays."""
         target = arguments.graph_id
         async with self._lock:
-            old = self._get_loaded(target, runtime, graph_id)
-            new = await self._load_runner(self._resolve_path(str(old.path)))
-            errors = (await asyncio.to_thread(new.validate)).errors
+            old_runner = self._get_loaded(target, runtime, graph_id)
+            new_runner = await self._load_runner(self._resolve_path(str(old_runner.path)))
+            errors = (await asyncio.to_thread(new_runner.validate)).errors
             if errors:
-                await new.cleanup_async()
+                await new_runner.cleanup_async()
                 raise ToolError(f"{target!r} cannot be reloaded and keeps running: {'; '.join(errors)}")
             await runtime.remove_graph(target)
             self._runners.pop(target, None)
-            await old.cleanup_async()
+            await old_runner.cleanup_async()
             try:
-                await self._join(new, runtime, target)
+                await self._join(new_runner, runtime, target)
             except ToolError as error:
                 raise ToolError(f"{target!r} was stopped and could not be loaded again: {error}") from error
-            return f"restarted {target!r} from {new.path}; its running runs are paused"
+            return f"restarted {target!r} from {new_runner.path}; its running runs are paused"
 
     async def _list_agents(self, _: _NoArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
         """List the loaded agents and what each is doing."""
@@ -166,8 +166,8 @@ class Lifecycle:
 
     async def _get_user_presence(self, _: _NoArguments, *, runtime: AgentRuntime) -> str:
         """Return whether a user is present, and the seconds since the last user input."""
-        idle = runtime.user_idle_seconds
-        seconds = None if math.isinf(idle) else round(idle, 1)
+        idle_seconds = runtime.user_idle_seconds
+        seconds = None if math.isinf(idle_seconds) else round(idle_seconds, 1)
         return json.dumps({"user_present": runtime.is_user_present, "user_idle_seconds": seconds})
 
     # -- private --------------------------------------------------------------------------------

@@ -43,8 +43,8 @@ class McpConnection:
     def __init__(self, transport: Transport, *, name: str) -> None:
         self._end_event = asyncio.Event()
         self._transport = _WatchedTransport(transport, self._end_event, name)
-        self._stop = asyncio.Event()
-        self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop_event = asyncio.Event()
+        self._open_future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.client: mcp.Client
         self.is_suspect = False
         """Whether a call was abandoned before its answer: the server may be hanging."""
@@ -53,7 +53,7 @@ class McpConnection:
 
     async def open(self) -> None:
         """Wait until the server has listed its tools; raise the error if it could not."""
-        await asyncio.shield(self._opening)
+        await asyncio.shield(self._open_future)
 
     @property
     def is_gone(self) -> bool:
@@ -78,8 +78,8 @@ class McpConnection:
 
     async def close(self) -> None:
         """Close the connection. A server started here has exited when this returns."""
-        self._stop.set()
-        if not self._opening.done():
+        self._stop_event.set()
+        if not self._open_future.done():
             self._task.cancel()
         try:
             await asyncio.wait({self._task}, timeout=_CLOSE_SECONDS)
@@ -100,25 +100,25 @@ class McpConnection:
                     cursor = page.next_cursor
                     if not cursor:
                         break
-                if not self._opening.done():
-                    self._opening.set_result(None)
-                await self._stop.wait()
+                if not self._open_future.done():
+                    self._open_future.set_result(None)
+                await self._stop_event.wait()
         except Exception as error:
-            if not self._opening.done():
-                self._opening.set_exception(error)
+            if not self._open_future.done():
+                self._open_future.set_exception(error)
             else:
                 logger.debug("%s ended: %s", self._task.get_name(), type(error).__name__)
         finally:
             self._end_event.set()
-            if not self._opening.done():
-                self._opening.cancel()
-            elif not self._opening.cancelled():
-                self._opening.exception()  # retrieve it: the waiter may be gone, and asyncio would complain
+            if not self._open_future.done():
+                self._open_future.cancel()
+            elif not self._open_future.cancelled():
+                self._open_future.exception()  # retrieve it, or asyncio complains if no one waits for it
 
 
 class _WatchedTransport:
     """
-    A transport that notices when the server closes its end, so that no call is lost to find out.
+    A transport that detects when the server closes its end, so that no call has to fail first.
 
     Invalid output of the server is logged once and dropped.
     """
@@ -183,8 +183,8 @@ def _describe_output(error: Exception) -> str:
     return repr(redact(" ".join(output.split())[:_EXCERPT_CHARACTERS]))
 
 
-def _is_not_parse_error(record: logging.LogRecord) -> bool:
-    """Drop the client's traceback for each invalid line: ``_WatchedTransport`` logs the first one."""
+def _is_wanted_record(record: logging.LogRecord) -> bool:
+    """Drop the client's tracebacks for invalid lines, because ``_WatchedTransport`` logs the first."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 
@@ -195,7 +195,7 @@ async def stdio_transport(
     """Start the server and connect over stdin and stdout; its stderr is appended to ``log``."""
     from mcp.client.stdio import StdioServerParameters, stdio_client
 
-    logging.getLogger(stdio_client.__module__).addFilter(_is_not_parse_error)
+    logging.getLogger(stdio_client.__module__).addFilter(_is_wanted_record)
     cwd = folder / spec.cwd
     command = await asyncio.to_thread(_resolve_program, spec.command, env, cwd)
     parameters = StdioServerParameters(

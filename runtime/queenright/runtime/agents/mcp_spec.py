@@ -66,7 +66,7 @@ class McpServerSpec(BaseModel):
         return list(dict.fromkeys(name for text in texts for name in find_references(text)))
 
 
-class _File(BaseModel):
+class _ServersFile(BaseModel):
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     servers: dict[ServerName, McpServerSpec]
@@ -81,6 +81,6 @@ def read_mcp_servers(path: Path) -> dict[str, McpServerSpec]:
     """
     data = read_json_file(path)
     try:
-        return dict(_File.model_validate(data).servers)
+        return dict(_ServersFile.model_validate(data).servers)
     except ValidationError as error:
         raise AgentLoadError(path, describe_validation_errors(error)) from None

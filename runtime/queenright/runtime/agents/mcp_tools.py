@@ -61,7 +61,7 @@ class McpServer:
         self._log = log
         self._environment = environment
         self._sleep = sleep
-        self._connecting = asyncio.Lock()
+        self._connection_lock = asyncio.Lock()
         self._connection: McpConnection | None = None
         self._is_closed = False
 
@@ -121,13 +121,13 @@ class McpServer:
     async def close(self) -> None:
         """Close the connection permanently, and stop the server if it was started here."""
         self._is_closed = True
-        async with self._connecting:
+        async with self._connection_lock:
             if self._connection is not None:
                 await self._connection.close()
                 self._connection = None
 
     async def _require_connection(self) -> McpConnection:
-        async with self._connecting:
+        async with self._connection_lock:
             if self._is_closed:
                 raise McpUnavailableError(f"The MCP server {self.name!r} is closed.")
             if self._connection is not None and self._connection.is_suspect:
@@ -184,10 +184,10 @@ class McpServer:
             await connection.close()
             if not isinstance(error, Exception):
                 raise
-            raise McpUnavailableError(self._unreachable(error, connection.invalid_output)) from None
+            raise McpUnavailableError(self._describe_unreachable(error, connection.invalid_output)) from None
         return connection
 
-    def _unreachable(self, error: Exception, invalid_output: str) -> str:
+    def _describe_unreachable(self, error: Exception, invalid_output: str) -> str:
         invalid_output = invalid_output and f"; it wrote invalid output to stdout: {invalid_output}"
         hint = f"; its stderr is in {self._log}" if self._spec.command and self._log.exists() else ""
         server = f"The MCP server {self.name!r} ({self._spec.where})"
@@ -206,9 +206,9 @@ async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[s
         MissingCredentialError: A server references a variable that is not set.
     """
     servers = list(servers)
-    answers = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
+    tool_lists = await asyncio.gather(*(server.list_tools() for server in servers), return_exceptions=True)
     pairs: list[tuple[McpServer, mcp.Tool]] = []
-    for server, tools in zip(servers, answers, strict=True):
+    for server, tools in zip(servers, tool_lists, strict=True):
         if isinstance(tools, BaseException):
             raise tools
         pairs += [(server, tool) for tool in tools]
@@ -268,8 +268,12 @@ def _describe_block(block: Any) -> str:
     if block.type == "text":
         return str(block.text)
     if block.type == "resource":
-        inner = block.resource
-        return str(inner.text) if hasattr(inner, "text") else f"[{inner.uri}: {inner.mime_type or 'binary'}]"
+        resource = block.resource
+        return (
+            str(resource.text)
+            if hasattr(resource, "text")
+            else f"[{resource.uri}: {resource.mime_type or 'binary'}]"
+        )
     if block.type == "resource_link":
         return f"[{block.uri}]"
     return f"[{block.type}: {getattr(block, 'mime_type', None) or 'no text'}]"

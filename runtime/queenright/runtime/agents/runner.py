@@ -86,7 +86,7 @@ class AgentRunner:
         self._provider_cache: dict[str, LLMProvider] = {}
         self._runtime: AgentRuntime | None = None
         self._servers: list[McpServer] = []
-        self._starting = asyncio.Lock()
+        self._start_lock = asyncio.Lock()
 
     @classmethod
     def load(cls, path: str | Path, **options: Unpack[RunnerOptions]) -> AgentRunner:
@@ -152,10 +152,12 @@ class AgentRunner:
         errors, warnings = find_unknown_names(self._parts, {tool.name for tool in self._offered_tools}), []
         reported_variables: set[str] = set()
         for name, server in self._parts.mcp_servers.items():
-            unset = [variable for variable in server.variables if variable not in self._environment]
-            if unset:
-                reported_variables.update(unset)
-                errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
+            unset_variables = [variable for variable in server.variables if variable not in self._environment]
+            if unset_variables:
+                reported_variables.update(unset_variables)
+                errors.append(
+                    f"MCP server {name!r}: not set in the environment: {', '.join(unset_variables)}"
+                )
         models = [m for m in (self._model, *self._list_node_models()) if m and isinstance(m, str)]
         for variable in find_missing_credentials(self.spec.credentials, models, self._environment):
             if variable not in reported_variables:
@@ -189,7 +191,7 @@ class AgentRunner:
             McpUnavailableError: An MCP server cannot be reached.
             GraphError: Its nodes use something that does not exist.
         """
-        async with self._starting:
+        async with self._start_lock:
             if self._runtime is None:
                 runtime = AgentRuntime(
                     bus=self._bus if self._bus is not None else EventBus(),

@@ -72,7 +72,7 @@ def check(expression: str) -> None:
         ConditionError: The condition is invalid; says why.
         ConditionsUnavailableError: The library is missing.
     """
-    _simpleeval()
+    _import_simpleeval()
     _parse(expression)
 
 
@@ -86,7 +86,7 @@ def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
             of the memory.
         ConditionsUnavailableError: The library is missing.
     """
-    library = _simpleeval()
+    library = _import_simpleeval()
     evaluator = library.EvalWithCompoundTypes(
         operators=_OPERATORS,
         functions=dict(FUNCTIONS),
@@ -98,18 +98,18 @@ def evaluate(expression: str, memory: Mapping[str, Any]) -> bool:
         return bool(evaluator.eval(expression, previously_parsed=tree))
     except (KeyError, IndexError) as error:
         raise NotInMemoryError(expression, _describe_missing(tree, error)) from None
-    except (TypeError, ZeroDivisionError, _TooMuchError) as error:
+    except (TypeError, ZeroDivisionError, _ResultTooLargeError) as error:
         raise ConditionError(expression, str(error)) from None
     except Exception as error:
         # The message may quote a value, which may be a secret.
         raise ConditionError(expression, f"cannot be evaluated ({type(error).__name__})") from None
 
 
-class _TooMuchError(Exception):
+class _ResultTooLargeError(Exception):
     """Raised when a result would be too large."""
 
 
-def _simpleeval() -> Any:
+def _import_simpleeval() -> Any:
     try:
         return importlib.import_module("simpleeval")
     except ImportError as error:
@@ -131,20 +131,20 @@ def _parse(expression: str) -> ast.expr:
         raise ConditionError(expression, f"{error.msg} at character {error.offset}") from None
     except (ValueError, MemoryError, RecursionError) as error:
         raise ConditionError(expression, f"cannot be parsed ({type(error).__name__})") from None
-    problem = next(_problems(tree, 0), None)
+    problem = next(_find_problems(tree, 0), None)
     if problem is not None:
         raise ConditionError(expression, problem)
-    tree_of_lookups: ast.expr = ast.fix_missing_locations(_LookUps().visit(tree))
+    tree_of_lookups: ast.expr = ast.fix_missing_locations(_LookUpTransformer().visit(tree))
     return tree_of_lookups
 
 
-def _problems(node: ast.AST, depth: int) -> Iterator[str]:
+def _find_problems(node: ast.AST, depth: int) -> Iterator[str]:
     """Yield what is not allowed in ``node`` and its children."""
     if depth > _MAX_DEPTH:
         yield f"is nested more than {_MAX_DEPTH} deep"
         return
     if type(node) not in _ALLOWED_NODES:
-        yield f"{_WORDS.get(type(node), type(node).__name__)} is not allowed"
+        yield f"{_NODE_NAMES.get(type(node), type(node).__name__)} is not allowed"
         return
     if isinstance(node, ast.Constant) and not isinstance(node.value, str | int | float | None):
         yield f"{type(node.value).__name__} is not allowed"
@@ -152,14 +152,14 @@ def _problems(node: ast.AST, depth: int) -> Iterator[str]:
         yield f"{node.attr!r} is not allowed: names that start with an underscore are private"
     children = list(ast.iter_child_nodes(node))
     if isinstance(node, ast.Call):
-        yield from _call_problems(node)
+        yield from _find_call_problems(node)
         # The function's name is not a key of the memory.
         children = [*node.args, *([node.func.value] if isinstance(node.func, ast.Attribute) else [])]
     for child in children:
-        yield from _problems(child, depth + 1)
+        yield from _find_problems(child, depth + 1)
 
 
-def _call_problems(call: ast.Call) -> Iterator[str]:
+def _find_call_problems(call: ast.Call) -> Iterator[str]:
     if call.keywords:
         yield "named arguments are not allowed"
     if isinstance(call.func, ast.Name):
@@ -172,7 +172,7 @@ def _call_problems(call: ast.Call) -> Iterator[str]:
         yield "only functions can be called"
 
 
-class _LookUps(ast.NodeTransformer):
+class _LookUpTransformer(ast.NodeTransformer):
     """Turns names and attributes into look-ups in the memory."""
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
@@ -199,7 +199,7 @@ def _describe_missing(tree: ast.AST, error: LookupError) -> str:
     return "there is no such key or index"
 
 
-def _numbers_only(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
+def _require_numbers(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
     def checked_operation(left: Any, right: Any) -> Any:
         for value in (left, right):
             if not isinstance(value, int | float):
@@ -211,17 +211,17 @@ def _numbers_only(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[
 
 def _add(left: Any, right: Any) -> Any:
     if hasattr(left, "__len__") and hasattr(right, "__len__") and len(left) + len(right) > 1_000_000:
-        raise _TooMuchError("+ would produce more than a million characters or items")
+        raise _ResultTooLargeError("+ would produce more than a million characters or items")
     return left + right
 
 
 _OPERATORS: Final[dict[type[ast.AST], Callable[..., Any]]] = {
     ast.Add: _add,
     ast.Sub: operator.sub,
-    ast.Mult: _numbers_only(operator.mul, "*"),
+    ast.Mult: _require_numbers(operator.mul, "*"),
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
-    ast.Mod: _numbers_only(operator.mod, "%"),
+    ast.Mod: _require_numbers(operator.mod, "%"),
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Gt: operator.gt,
@@ -259,7 +259,7 @@ _ALLOWED_NODES: Final = frozenset(
     }
 )
 
-_WORDS: Final[Mapping[type[ast.AST], str]] = {
+_NODE_NAMES: Final[Mapping[type[ast.AST], str]] = {
     ast.Pow: "a power",
     ast.LShift: "<<",
     ast.RShift: ">>",

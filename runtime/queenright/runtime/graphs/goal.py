@@ -92,23 +92,23 @@ def measure_progress(goal: Goal, memory: Mapping[str, Any], *, has_succeeded: bo
     Raises:
         ConditionsUnavailableError: There are expressions, and the library is missing.
     """
-    criteria = {each.id: _criterion_state(each, memory, has_succeeded) for each in goal.success_criteria}
-    met_weight = sum(each.weight for each in goal.success_criteria if criteria[each.id] == "met")
-    total = sum(each.weight for each in goal.success_criteria)
-    violated_constraints = [each for each in goal.constraints if _is_violated(each, memory, has_succeeded)]
+    criteria = {item.id: _evaluate_criterion(item, memory, has_succeeded) for item in goal.success_criteria}
+    met_weight = sum(item.weight for item in goal.success_criteria if criteria[item.id] == "met")
+    total = sum(item.weight for item in goal.success_criteria)
+    violated_constraints = [item for item in goal.constraints if _is_violated(item, memory, has_succeeded)]
     all_met = all(state == "met" for state in criteria.values()) if criteria else has_succeeded
     return GoalProgress(
         goal_id=goal.id,
         fraction=min(met_weight / total, 1.0) if criteria else float(has_succeeded),
         criteria=criteria,
         violated=tuple(
-            each.id for each in sorted(violated_constraints, key=lambda each: each.kind != "hard")
+            item.id for item in sorted(violated_constraints, key=lambda item: item.kind != "hard")
         ),
-        achieved=all_met and not any(each.kind == "hard" for each in violated_constraints),
+        achieved=all_met and not any(item.kind == "hard" for item in violated_constraints),
     )
 
 
-def _criterion_state(
+def _evaluate_criterion(
     criterion: SuccessCriterion, memory: Mapping[str, Any], has_succeeded: bool
 ) -> CriterionState:
     if not criterion.expression:

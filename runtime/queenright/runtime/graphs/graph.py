@@ -86,8 +86,8 @@ class GraphSpec(Spec):
 
     def edges_from(self, node_id: str) -> tuple[EdgeSpec, ...]:
         """Return the edges that leave ``node_id``, by descending priority, then in the order given."""
-        leaving = (edge for edge in self.edges if edge.source == node_id)
-        return tuple(sorted(leaving, key=lambda edge: -edge.priority))
+        outgoing_edges = (edge for edge in self.edges if edge.source == node_id)
+        return tuple(sorted(outgoing_edges, key=lambda edge: -edge.priority))
 
     def reachable(self, node_id: str) -> frozenset[str]:
         """Return the nodes reachable from ``node_id``, which is included only if it is in a cycle."""

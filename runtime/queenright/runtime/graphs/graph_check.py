@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from queenright.runtime.graphs import conditions
-from queenright.runtime.graphs.spec_check import entry_point_problems, find_duplicates, node_problems
+from queenright.runtime.graphs.spec_check import (
+    find_duplicates,
+    find_entry_point_problems,
+    find_node_problems,
+)
 from queenright.runtime.graphs.specs import EdgeSpec, EntryPointSpec, NodeSpec
 
 Adjacency = Mapping[str, Sequence[str]]
@@ -17,22 +21,22 @@ def find_graph_problems(
 ) -> list[str]:
     """Return all problems, in the order: ids, nodes, edges, entry points, structure."""
     by_id = {node.id: node for node in nodes}
-    result = [*_id_problems(nodes, edges, entry_points)]
+    result = [*_find_id_problems(nodes, edges, entry_points)]
     for node in nodes:
-        result += node_problems(node)
-        result += _router_problems(node, edges)
+        result += find_node_problems(node)
+        result += _find_router_problems(node, edges)
     for edge in edges:
-        result += _edge_problems(edge, by_id)
-    result += _repeated_edges(edges)
+        result += _find_edge_problems(edge, by_id)
+    result += _find_repeated_edges(edges)
     for entry in entry_points:
         if entry.node_id not in by_id:
             result.append(
                 f"entry point {entry.id!r} starts node {entry.node_id!r}, which does not exist; "
-                f"nodes: {_list(by_id)}"
+                f"nodes: {_join_names(by_id)}"
             )
-        result += entry_point_problems(entry)
-    result += _unreachable_nodes(by_id, edges, entry_points)
-    result += _endless_cycles(by_id, edges)
+        result += find_entry_point_problems(entry)
+    result += _find_unreachable_nodes(by_id, edges, entry_points)
+    result += _find_endless_cycles(by_id, edges)
     return result
 
 
@@ -58,7 +62,7 @@ def reachable_from(start: str, targets: Adjacency) -> dict[str, None]:
     return reachable_nodes
 
 
-def _id_problems(
+def _find_id_problems(
     nodes: Sequence[NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
     if not nodes:
@@ -70,7 +74,7 @@ def _id_problems(
     yield from find_duplicates("entry point", (entry.id for entry in entry_points))
 
 
-def _router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]:
+def _find_router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]:
     if node.node_type == "router":
         routes = {edge.route for edge in edges if edge.source == node.id and edge.when == "route"}
         for route in node.routes:
@@ -78,23 +82,23 @@ def _router_problems(node: NodeSpec, edges: Sequence[EdgeSpec]) -> Iterator[str]
                 yield f"node {node.id!r}: route {route!r} has no edge"
 
 
-def _edge_problems(edge: EdgeSpec, by_id: Mapping[str, NodeSpec]) -> Iterator[str]:
+def _find_edge_problems(edge: EdgeSpec, by_id: Mapping[str, NodeSpec]) -> Iterator[str]:
     prefix = f"edge {edge.id!r}"
     if edge.source not in by_id:
-        yield f"{prefix} leaves node {edge.source!r}, which does not exist; nodes: {_list(by_id)}"
+        yield f"{prefix} leaves node {edge.source!r}, which does not exist; nodes: {_join_names(by_id)}"
     if edge.target not in by_id:
-        yield f"{prefix} leads to node {edge.target!r}, which does not exist; nodes: {_list(by_id)}"
-    yield from (f"{prefix}: {problem}" for problem in _condition_problems(edge))
-    yield from (f"{prefix}: {problem}" for problem in _route_problems(edge, by_id.get(edge.source)))
+        yield f"{prefix} leads to node {edge.target!r}, which does not exist; nodes: {_join_names(by_id)}"
+    yield from (f"{prefix}: {problem}" for problem in _find_condition_problems(edge))
+    yield from (f"{prefix}: {problem}" for problem in _find_route_problems(edge, by_id.get(edge.source)))
     target = by_id.get(edge.target)
     if target is not None and target.input_keys:
         for key in edge.input_mapping:
             if key not in target.input_keys:
-                keys = _list(target.input_keys)
+                keys = _join_names(target.input_keys)
                 yield f"{prefix}: {key!r} is not an input key of node {target.id!r}; it has: {keys}"
 
 
-def _condition_problems(edge: EdgeSpec) -> Iterator[str]:
+def _find_condition_problems(edge: EdgeSpec) -> Iterator[str]:
     if edge.when != "expression":
         if edge.expression:
             yield f"expression requires when='expression', not {edge.when!r}"
@@ -107,26 +111,27 @@ def _condition_problems(edge: EdgeSpec) -> Iterator[str]:
             yield str(error)
 
 
-def _route_problems(edge: EdgeSpec, source: NodeSpec | None) -> Iterator[str]:
+def _find_route_problems(edge: EdgeSpec, source: NodeSpec | None) -> Iterator[str]:
     if edge.when != "route":
         if edge.route:
             yield f"route requires when='route', not {edge.when!r}"
     elif source is not None and source.node_type != "router":
         yield f"a route leaves node {source.id!r}, which is not a router but {source.node_type}"
     elif source is not None and edge.route not in source.routes:
-        yield f"node {source.id!r} has no route {edge.route!r}; it has: {_list(source.routes)}"
+        yield f"node {source.id!r} has no route {edge.route!r}; it has: {_join_names(source.routes)}"
 
 
-def _repeated_edges(edges: Sequence[EdgeSpec]) -> Iterator[str]:
-    first: dict[tuple[str, ...], str] = {}
+def _find_repeated_edges(edges: Sequence[EdgeSpec]) -> Iterator[str]:
+    first_edge_ids: dict[tuple[str, ...], str] = {}
     for edge in edges:
         key = (edge.source, edge.target, edge.when, edge.expression, edge.route)
-        if key in first and first[key] != edge.id:
-            yield f"edge {edge.id!r} repeats edge {first[key]!r}: it would start node {edge.target!r} twice"
-        first.setdefault(key, edge.id)
+        if key in first_edge_ids and first_edge_ids[key] != edge.id:
+            first_id = first_edge_ids[key]
+            yield f"edge {edge.id!r} repeats edge {first_id!r}: it would start node {edge.target!r} twice"
+        first_edge_ids.setdefault(key, edge.id)
 
 
-def _unreachable_nodes(
+def _find_unreachable_nodes(
     by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
     targets = adjacency(edges)
@@ -138,7 +143,7 @@ def _unreachable_nodes(
             yield f"node {node_id!r} is not reachable from any entry point"
 
 
-def _endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) -> Iterator[str]:
+def _find_endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec]) -> Iterator[str]:
     """
     Yield a problem for each set of nodes that never ends once it is entered.
 
@@ -169,9 +174,11 @@ def _always_continues(node: NodeSpec, edges: Sequence[EdgeSpec]) -> bool:
     """Return whether a node takes an edge whenever it succeeds, however often it was visited."""
     if "max_node_visits" in node.model_fields_set and node.max_node_visits:
         return False
-    unconditional = any(edge.source == node.id and edge.when in ("success", "always") for edge in edges)
-    return node.node_type == "router" or unconditional
+    has_unconditional_edge = any(
+        edge.source == node.id and edge.when in ("success", "always") for edge in edges
+    )
+    return node.node_type == "router" or has_unconditional_edge
 
 
-def _list(names: Iterable[str]) -> str:
+def _join_names(names: Iterable[str]) -> str:
     return ", ".join(names) or "none"

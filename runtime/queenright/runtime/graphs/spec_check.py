@@ -21,10 +21,10 @@ def find_duplicates(kind: str, ids: Iterable[str]) -> Iterator[str]:
             yield f"{kind} {name!r} is defined twice"
 
 
-def node_problems(node: NodeSpec) -> Iterator[str]:
+def find_node_problems(node: NodeSpec) -> Iterator[str]:
     """Yield the problems of ``node``, independent of its graph."""
     prefix = f"node {node.id!r}"
-    yield from (f"{prefix}: {problem}" for problem in _type_problems(node))
+    yield from (f"{prefix}: {problem}" for problem in _find_type_problems(node))
     for kind, names in (
         ("tool", node.tools),
         ("input key", node.input_keys),
@@ -41,7 +41,7 @@ def node_problems(node: NodeSpec) -> Iterator[str]:
         yield f"{prefix}: conversation_judge 'llm' requires success_criteria"
 
 
-def _type_problems(node: NodeSpec) -> Iterator[str]:
+def _find_type_problems(node: NodeSpec) -> Iterator[str]:
     kind = node.node_type
     if kind == "function" and not node.function:
         yield "a function node needs a function"
@@ -70,11 +70,11 @@ def _type_problems(node: NodeSpec) -> Iterator[str]:
         yield f"client_facing applies to event_loop nodes, not {kind}"
 
 
-def entry_point_problems(entry: EntryPointSpec) -> Iterator[str]:
+def find_entry_point_problems(entry: EntryPointSpec) -> Iterator[str]:
     """Yield the problems of ``entry``, independent of its graph."""
     prefix = f"entry point {entry.id!r}"
-    yield from (f"{prefix}: {problem}" for problem in _timer_problems(entry))
-    yield from (f"{prefix}: {problem}" for problem in _event_problems(entry))
+    yield from (f"{prefix}: {problem}" for problem in _find_timer_problems(entry))
+    yield from (f"{prefix}: {problem}" for problem in _find_event_problems(entry))
     if entry.max_concurrent > 1 and entry.isolation_level != "per_run":
         yield (
             f"{prefix}: max_concurrent {entry.max_concurrent} requires isolation_level per_run; "
@@ -82,7 +82,7 @@ def entry_point_problems(entry: EntryPointSpec) -> Iterator[str]:
         )
 
 
-def _timer_problems(entry: EntryPointSpec) -> Iterator[str]:
+def _find_timer_problems(entry: EntryPointSpec) -> Iterator[str]:
     interval, cron = entry.interval_seconds is not None, bool(entry.cron)
     if entry.trigger_type != "timer":
         for name, is_set in (("interval_seconds", interval), ("cron", cron)):
@@ -92,15 +92,15 @@ def _timer_problems(entry: EntryPointSpec) -> Iterator[str]:
         yield "a timer takes either interval_seconds or cron, not both"
     elif not interval and not cron:
         yield "a timer needs interval_seconds or cron"
-    if (problem := _timezone_problem(entry.timezone)) is not None:
+    if (problem := _find_timezone_problem(entry.timezone)) is not None:
         yield problem
     elif not cron and entry.timezone != "UTC":
         yield "timezone applies to cron only"
-    if cron and (problem := cron_problem(entry.cron)) is not None:
+    if cron and (problem := find_cron_problem(entry.cron)) is not None:
         yield problem
 
 
-def _event_problems(entry: EntryPointSpec) -> Iterator[str]:
+def _find_event_problems(entry: EntryPointSpec) -> Iterator[str]:
     if entry.trigger_type == "event":
         if not entry.event_types:
             yield "an event trigger needs event_types"
@@ -111,7 +111,7 @@ def _event_problems(entry: EntryPointSpec) -> Iterator[str]:
             yield f"{name} applies to event triggers, not {entry.trigger_type}"
 
 
-def _timezone_problem(name: str) -> str | None:
+def _find_timezone_problem(name: str) -> str | None:
     try:
         load_timezone(name)
     except (KeyError, ValueError, OSError):
@@ -122,7 +122,7 @@ def _timezone_problem(name: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=256)
-def cron_problem(cron: str) -> str | None:
+def find_cron_problem(cron: str) -> str | None:
     """Return the problem with a cron expression of five fields, or None."""
     fields = len(cron.split())
     if fields != 5:

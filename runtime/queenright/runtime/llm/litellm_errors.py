@@ -13,16 +13,16 @@ from typing import Any, Final
 from queenright.instrumentation.redaction import hide_named, redact
 from queenright.runtime.llm.model import ModelError, TransientModelError
 
-_LIMIT: Final = 300
+_MAX_MESSAGE_LENGTH: Final = 300
 
-_TRANSIENT: Final = frozenset({408, 409, 425, 429})
+_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})
 """Statuses below 500 that a retry may overcome: timeout, conflict, too early, too many requests."""
 
 # litellm puts its exception names before the provider's message, and further text behind it.
 _PREFIXES = re.compile(r"^(?:(?:litellm\.)?[A-Za-z]+ ?(?:Error|Exception)(?: - |: *)|litellm\.[A-Za-z]+: *)+")
 _SUFFIX = re.compile(r"\.? (?:Original exception|LiteLLM Retried): ")
 # litellm reports a missing key with status 500 for some providers.
-_NO_KEY = re.compile(r"(?i)missing (?:\w+ )?(?:credentials|api key)")
+_MISSING_KEY = re.compile(r"(?i)missing (?:\w+ )?(?:credentials|api key)")
 
 
 def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
@@ -38,10 +38,10 @@ def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
         now: Seconds since the epoch, to interpret a ``Retry-After`` date.
     """
     kind = type(getattr(error, "original_exception", None) or error).__name__
-    text, status, headers = _provider_message(error), get_status(error), _get_headers(error)
+    text, status, headers = _get_provider_message(error), get_status(error), _get_headers(error)
     message = f"{model}: {kind}: {text}"
-    keyless = not headers and _NO_KEY.search(text)
-    if not keyless and (status is None or status in _TRANSIENT or status >= 500):
+    is_key_missing = not headers and _MISSING_KEY.search(text)
+    if not is_key_missing and (status is None or status in _TRANSIENT_STATUSES or status >= 500):
         return TransientModelError(message, retry_after=retry_after(headers, now=now))
     return ModelError(message)
 
@@ -64,21 +64,21 @@ def rejects_tool_choice(error: Exception) -> bool:
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
     """Return the seconds of ``Retry-After``, in seconds or as a date; None if there is no usable value."""
-    milliseconds = _seconds(headers.get("retry-after-ms", ""))
+    milliseconds = _parse_seconds(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after", "")
-    seconds = _seconds(value)
+    seconds = _parse_seconds(value)
     if seconds is not None:
         return seconds
     try:
-        at = parsedate_to_datetime(value)
-        return max(0.0, (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() - now)
+        date = parsedate_to_datetime(value)
+        return max(0.0, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp() - now)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
 
 
-def _seconds(text: str) -> float | None:
+def _parse_seconds(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
@@ -88,24 +88,28 @@ def _seconds(text: str) -> float | None:
 
 def _get_headers(error: Exception) -> dict[str, str]:
     """Return the response headers; litellm keeps them in different places for different providers."""
-    places: list[Any] = [
+    candidates: list[Any] = [
         getattr(error, "litellm_response_headers", None),
         getattr(getattr(error, "response", None), "headers", None),
         getattr(error, "headers", None),
     ]
-    inner = getattr(error, "original_exception", None)
-    result = _get_headers(inner) if isinstance(inner, Exception) and inner is not error else {}
-    for headers in reversed(places):
+    original_error = getattr(error, "original_exception", None)
+    result = (
+        _get_headers(original_error)
+        if isinstance(original_error, Exception) and original_error is not error
+        else {}
+    )
+    for headers in reversed(candidates):
         if isinstance(headers, Mapping):
             result |= {str(name).lower(): str(value) for name, value in headers.items()}
     return result
 
 
-def _provider_message(error: Exception) -> str:
+def _get_provider_message(error: Exception) -> str:
     """Return the provider's message in one line, with keys masked."""
     # A key without a recognizable format is masked by its value in the environment.
     hide_named(os.environ)
     text = str(error).strip()
     line = redact(text, len(text)).partition("\n")[0]
     message = _SUFFIX.split(line)[0]
-    return (_PREFIXES.sub("", message) or message)[:_LIMIT]
+    return (_PREFIXES.sub("", message) or message)[:_MAX_MESSAGE_LENGTH]

@@ -99,8 +99,8 @@ class LiteLlmProvider:
         self._timeout = timeout_seconds
         self._clock = clock
         self._ids = ids
-        self._streams = True
-        self._forces = True
+        self._supports_streaming = True
+        self._supports_forced_calls = True
         self._needs_cache_markers = needs_cache_markers(name)
 
     @property
@@ -116,10 +116,10 @@ class LiteLlmProvider:
         Raises:
             ProviderUnavailableError: The provider is unknown.
         """
-        litellm = _litellm()
+        litellm = _import_litellm()
         prefix, slash, _ = self._name.partition("/")
         providers = [
-            *map(_provider_name, litellm.provider_list),
+            *map(_get_provider_name, litellm.provider_list),
             *(row["provider"] for row in litellm.custom_provider_map),
         ]
         if slash and prefix in providers:
@@ -127,8 +127,8 @@ class LiteLlmProvider:
         try:
             litellm.get_llm_provider(self._name)
         except litellm.BadRequestError:
-            close = get_close_matches(prefix, providers, 1) if slash else []
-            hint = f"did you mean {close[0]}?" if close else "write it as PROVIDER/MODEL"
+            matches = get_close_matches(prefix, providers, 1) if slash else []
+            hint = f"did you mean {matches[0]}?" if matches else "write it as PROVIDER/MODEL"
             raise ProviderUnavailableError(
                 f"litellm knows no provider for the model {self._name[:100]!r}: {hint}"
             ) from None
@@ -154,7 +154,7 @@ class LiteLlmProvider:
             TransientModelError: A rate limit, a timeout, a provider failure or an interrupted stream.
             ModelError: The provider rejected the request, or its response is malformed.
         """
-        litellm = await asyncio.to_thread(_litellm)
+        litellm = await asyncio.to_thread(_import_litellm)
         request: dict[str, Any] = {
             "model": self._name,
             "messages": to_openai_messages(messages, with_cache_markers=self._needs_cache_markers),
@@ -167,20 +167,20 @@ class LiteLlmProvider:
             # the package `mcp`, and with its current version.
             "_skip_mcp_handler": True,
         }
-        if must_call and tools and self._forces:
+        if must_call and tools and self._supports_forced_calls:
             try:
-                return await self._answer(litellm, {**request, "tool_choice": "required"}, on_text)
+                return await self._request_reply(litellm, {**request, "tool_choice": "required"}, on_text)
             except _NotForcedError:
                 pass
-            reply = await self._answer(litellm, request, on_text)
+            reply = await self._request_reply(litellm, request, on_text)
             # Set only now: a provider that rejects both requests has another reason.
-            self._forces = False
+            self._supports_forced_calls = False
             return reply
-        return await self._answer(litellm, request, on_text)
+        return await self._request_reply(litellm, request, on_text)
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
         """Return the price of these tokens in dollars from litellm's price list; 0 if unknown."""
-        litellm = await asyncio.to_thread(_litellm)
+        litellm = await asyncio.to_thread(_import_litellm)
         try:
             return float(
                 sum(
@@ -192,15 +192,17 @@ class LiteLlmProvider:
         except Exception:  # the model is not in litellm's price list
             return 0.0
 
-    async def _answer(self, litellm: Any, request: dict[str, Any], on_text: OnText | None) -> ModelReply:
-        if self._streams and _has_streaming(litellm, self._name):
+    async def _request_reply(
+        self, litellm: Any, request: dict[str, Any], on_text: OnText | None
+    ) -> ModelReply:
+        if self._supports_streaming and _has_streaming(litellm, self._name):
             try:
                 return await self._stream_reply(litellm, request, on_text)
             except _NotStreamedError:
                 pass
         reply = await self._ask_without_stream(litellm, request)
         # Set only now: a provider that rejects both requests has another reason.
-        self._streams = False
+        self._supports_streaming = False
         if on_text is not None and reply.text:
             on_text(reply.text)
         return reply
@@ -208,11 +210,11 @@ class LiteLlmProvider:
     async def _stream_reply(
         self, litellm: Any, request: dict[str, Any], on_text: OnText | None
     ) -> ModelReply:
-        stream = await self._ask(
+        stream = await self._send_request(
             litellm, {**request, "stream": True, "stream_options": {"include_usage": True}}
         )
         accumulator = ReplyAccumulator(self._ids)
-        async with aclosing(stream), aclosing(self._chunks(stream, accumulator)) as chunks:
+        async with aclosing(stream), aclosing(self._read_chunks(stream, accumulator)) as chunks:
             async for chunk in chunks:
                 text = accumulator.add(chunk)
                 if text and on_text is not None:
@@ -229,20 +231,20 @@ class LiteLlmProvider:
         billed_response = litellm.ModelResponse(
             model=accumulator.model or self._name, **({"usage": usage} if usage else {})
         )
-        return accumulator.reply(_cost(litellm, billed_response, self._name) if usage else 0.0)
+        return accumulator.reply(_get_cost(litellm, billed_response, self._name) if usage else 0.0)
 
     async def _ask_without_stream(self, litellm: Any, request: dict[str, Any]) -> ModelReply:
-        response = await self._ask(litellm, request)
+        response = await self._send_request(litellm, request)
         accumulator = ReplyAccumulator(self._ids)
         try:
             accumulator.add(response)
             if not response.choices:
                 raise IndexError("it has no choices")
-            return accumulator.reply(_cost(litellm, response, self._name))
+            return accumulator.reply(_get_cost(litellm, response, self._name))
         except (AttributeError, IndexError, TypeError) as error:
             raise ModelError(f"{self._name}: the response is malformed: {error}") from error
 
-    async def _ask(self, litellm: Any, request: dict[str, Any]) -> Any:
+    async def _send_request(self, litellm: Any, request: dict[str, Any]) -> Any:
         # After a second 422, litellm returns None without a reason.
         failure = ModelError(f"{self._name}: the provider cannot process the request")
         try:
@@ -258,7 +260,7 @@ class LiteLlmProvider:
         # Outside `except`: the provider's message may contain a key, and a traceback shows causes.
         raise failure
 
-    async def _chunks(self, stream: Any, accumulator: ReplyAccumulator) -> AsyncGenerator[Any, None]:
+    async def _read_chunks(self, stream: Any, accumulator: ReplyAccumulator) -> AsyncGenerator[Any, None]:
         try:
             async for chunk in stream:
                 yield chunk
@@ -270,7 +272,7 @@ class LiteLlmProvider:
         raise failure
 
 
-def _litellm() -> Any:
+def _import_litellm() -> Any:
     """Import litellm, configured to make no network requests except model calls, and to log nothing."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm: Any = importlib.import_module("litellm")
@@ -279,12 +281,12 @@ def _litellm() -> Any:
     litellm.drop_params = True
     # Estimate missing token counts, but do not download a tokenizer for that.
     litellm.disable_hf_tokenizer_download = True
-    for noisy in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    for logger_name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
+        logging.getLogger(logger_name).setLevel(logging.ERROR)
     return litellm
 
 
-def _provider_name(provider: Any) -> str:
+def _get_provider_name(provider: Any) -> str:
     return str(getattr(provider, "value", provider))
 
 
@@ -302,14 +304,14 @@ def _is_json(stream: Any) -> bool:
     return str(headers.get("llm_provider-content-type", "")).startswith("application/json")
 
 
-def _cost(litellm: Any, response: Any, name: str) -> float:
+def _get_cost(litellm: Any, response: Any, name: str) -> float:
     try:
         return float(litellm.completion_cost(completion_response=response, model=name) or 0.0)
     except Exception:  # the model is not in litellm's price list
         return 0.0
 
 
-_MARKED_CLOUDS: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "openrouter"})
+_CACHE_MARKER_PROVIDERS: Final = frozenset({"anthropic", "bedrock", "vertex_ai", "openrouter"})
 """litellm providers that serve Claude and support Anthropic's cache markers."""
 
 
@@ -340,7 +342,9 @@ def needs_cache_markers(name: str) -> bool:
     if not slash:
         return model.startswith("claude")
     cloud = provider.partition("/")[0]
-    return (cloud in _MARKED_CLOUDS and "claude" in model) or (cloud == "bedrock" and "nova" in model)
+    return (cloud in _CACHE_MARKER_PROVIDERS and "claude" in model) or (
+        cloud == "bedrock" and "nova" in model
+    )
 
 
 def _to_openai(message: Message) -> dict[str, Any]:
@@ -353,7 +357,7 @@ def _to_openai(message: Message) -> dict[str, Any]:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": _sendable(call.arguments)},
+                "function": {"name": call.name, "arguments": _to_json_object(call.arguments)},
             }
             for call in message.tool_calls
         ]
@@ -362,7 +366,7 @@ def _to_openai(message: Message) -> dict[str, Any]:
     return row
 
 
-def _sendable(arguments: str) -> str:
+def _to_json_object(arguments: str) -> str:
     """Return arguments that every provider accepts: anything but a JSON object is wrapped in one."""
     try:
         if isinstance(json.loads(arguments or "{}"), dict):

@@ -30,7 +30,7 @@ class ReplyAccumulator:
         self._ids = ids
         self._text: list[str] = []
         self._calls: list[_Call] = []
-        self._open: dict[int, _Call] = {}
+        self._open_calls: dict[int, _Call] = {}
         self.finish_reason = ""
         """Why the model stopped; empty until the provider says."""
         self.usage: Any = None
@@ -63,10 +63,10 @@ class ReplyAccumulator:
         index, call_id = getattr(piece, "index", None), getattr(piece, "id", None) or ""
         index = position if index is None else index
         function = getattr(piece, "function", None)
-        call = self._open.get(index)
+        call = self._open_calls.get(index)
         # Some servers number every call 0; a different id means a different call.
         if call is None or (call_id and call.id and call_id != call.id):
-            call = self._open[index] = _Call()
+            call = self._open_calls[index] = _Call()
             self._calls.append(call)
         call.id = call.id or call_id
         call.name = call.name or getattr(function, "name", None) or ""
@@ -78,17 +78,17 @@ class ReplyAccumulator:
         return ModelReply(
             text="".join(self._text),
             tool_calls=tuple(calls),
-            input_tokens=_tokens(self.usage, "prompt_tokens"),
-            output_tokens=_tokens(self.usage, "completion_tokens"),
-            cached_tokens=_cached_tokens(self.usage),
+            input_tokens=_get_token_count(self.usage, "prompt_tokens"),
+            output_tokens=_get_token_count(self.usage, "completion_tokens"),
+            cached_tokens=_get_cached_token_count(self.usage),
             cost=cost,
             finish_reason=self.finish_reason,
         )
 
 
-def _tokens(usage: Any, name: str) -> int:
+def _get_token_count(usage: Any, name: str) -> int:
     return int(getattr(usage, name, 0) or 0)
 
 
-def _cached_tokens(usage: Any) -> int:
-    return _tokens(getattr(usage, "prompt_tokens_details", None), "cached_tokens")
+def _get_cached_token_count(usage: Any) -> int:
+    return _get_token_count(getattr(usage, "prompt_tokens_details", None), "cached_tokens")

@@ -35,7 +35,7 @@ _PLACEHOLDER: Final = re.compile(r'"\$shown\.(\w+)"')
 _MAX_RUNS: Final = 1000
 """Number of runs whose position in the script is kept, newest first."""
 
-_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+_FIELD_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "text": (str,),
     "input_tokens": (int,),
     "output_tokens": (int,),
@@ -82,7 +82,7 @@ class ScriptedProvider:
 
     def __init__(self, replies: Iterable[ModelReply | Exception | Rule], *, name: str = "scripted") -> None:
         self._script = replies if isinstance(replies, Sequence) else ()
-        self._all = _ScriptPosition(iter(replies))
+        self._shared_position = _ScriptPosition(iter(replies))
         self._runs: OrderedDict[str, _ScriptPosition] | None = None
         self._name = name
         self.requests: list[RecordedRequest] = []
@@ -111,7 +111,7 @@ class ScriptedProvider:
         if not isinstance(rows, list):
             raise ScriptError(path, 'is not a script: it must be {"replies": [...]}')
         numbers = itertools.count(1)
-        return cls([_reply(path, at, row, numbers) for at, row in enumerate(rows)])
+        return cls([_parse_reply(path, index, row, numbers) for index, row in enumerate(rows)])
 
     def restart_for_each_run(self) -> None:
         """Restart the script for each run if the replies are a list; otherwise all runs share it."""
@@ -133,7 +133,7 @@ class ScriptedProvider:
             ModelError: The script is exhausted, or contains an error here.
         """
         self.requests.append(RecordedRequest(tuple(messages), tuple(tools)))
-        position = self._position()
+        position = self._get_position()
         try:
             reply = next(position.replies)
         except StopIteration:
@@ -151,11 +151,11 @@ class ScriptedProvider:
                 on_text(piece)
         return reply
 
-    def _position(self) -> _ScriptPosition:
+    def _get_position(self) -> _ScriptPosition:
         """Return the script position of the current run."""
         run = CURRENT_RUN_ID.get()
         if self._runs is None or not run:
-            return self._all
+            return self._shared_position
         position = self._runs.setdefault(run, _ScriptPosition(iter(self._script)))
         self._runs.move_to_end(run)
         if len(self._runs) > _MAX_RUNS:
@@ -163,21 +163,25 @@ class ScriptedProvider:
         return position
 
 
-def _reply(path: Path, at: int, row: Any, numbers: itertools.count[int]) -> ModelReply | ModelError | Rule:
+def _parse_reply(
+    path: Path, index: int, row: Any, numbers: itertools.count[int]
+) -> ModelReply | ModelError | Rule:
     """Parse one reply; unknown keys are rejected, so that typos are noticed."""
     try:
         if not isinstance(row, Mapping):
             raise TypeError(f"must be an object, not {row!r}")
         if "error" in row:
-            return _error(**row)
-        calls = tuple(_call(**{"id": f"call_{next(numbers)}", **call}) for call in row.get("tool_calls", ()))
+            return _parse_error(**row)
+        calls = tuple(
+            _parse_call(**{"id": f"call_{next(numbers)}", **call}) for call in row.get("tool_calls", ())
+        )
         reply = ModelReply(**{**row, "tool_calls": calls})
-        for key, kind in _KINDS.items():
+        for key, kind in _FIELD_TYPES.items():
             value = getattr(reply, key)
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise TypeError(f"{key} is {value!r}")
     except (TypeError, ValueError) as error:
-        raise ScriptError(path, f"replies[{at}]: {error}") from error
+        raise ScriptError(path, f"replies[{index}]: {error}") from error
     if any(_PLACEHOLDER.search(call.arguments) for call in calls):
         return lambda messages, tools: _substitute(reply, messages)
     return reply
@@ -187,14 +191,15 @@ def _substitute(reply: ModelReply, messages: Sequence[Message]) -> ModelReply:
     """Replace the placeholders in a reply's arguments."""
     calls = tuple(
         replace(
-            call, arguments=_PLACEHOLDER.sub(lambda name: _shown_value(name[1], messages), call.arguments)
+            call,
+            arguments=_PLACEHOLDER.sub(lambda name: _find_shown_value(name[1], messages), call.arguments),
         )
         for call in reply.tool_calls
     )
     return replace(reply, tool_calls=calls)
 
 
-def _shown_value(key: str, messages: Sequence[Message]) -> str:
+def _find_shown_value(key: str, messages: Sequence[Message]) -> str:
     """Return the newest value of a key in the messages, as JSON."""
     pattern = re.compile(rf'"{key}"\s*:\s*("(?:[^"\\]|\\.)*")')
     for message in reversed(messages):
@@ -203,12 +208,12 @@ def _shown_value(key: str, messages: Sequence[Message]) -> str:
     raise ModelError(f"the script uses $shown.{key}, but no message contains a text with that key")
 
 
-def _call(id: str, name: str, arguments: object = None) -> ToolCall:  # noqa: A002  # the key in the file
+def _parse_call(id: str, name: str, arguments: object = None) -> ToolCall:  # noqa: A002  # the key in the file
     text = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
     return ToolCall(str(id), str(name), text)
 
 
-def _error(error: str, transient: bool = False, retry_after: float | None = None) -> ModelError:
+def _parse_error(error: str, transient: bool = False, retry_after: float | None = None) -> ModelError:
     if transient:
         return TransientModelError(
             str(error), retry_after=None if retry_after is None else float(retry_after)

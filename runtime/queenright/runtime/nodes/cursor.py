@@ -105,7 +105,7 @@ class NodeCursor(BaseModel):
             self.user_interaction_count += 1
             self.question = None
             self.awaiting = "model"
-            self._note(EventType.CLIENT_INPUT_RECEIVED, entry.at, {})
+            self._add_guard_event(EventType.CLIENT_INPUT_RECEIVED, entry.at, {})
         elif entry.kind is EntryKind.FEEDBACK:
             self._apply_feedback(entry)
 
@@ -115,11 +115,11 @@ class NodeCursor(BaseModel):
         self.retries += verdict is Verdict.RETRY
         self.awaiting = "model"
         data = {"index": self.iteration, "verdict": verdict.value, "text": text}
-        self._note(EventType.STEP_COMPLETED, at, data)
+        self._add_guard_event(EventType.STEP_COMPLETED, at, data)
 
     def record_model_failure(self, facts: Mapping[str, Any], at: float) -> None:
         """Record a model call that gave no reply."""
-        self._note(EventType.LLM_CALL_COMPLETED, at, dict(facts))
+        self._add_guard_event(EventType.LLM_CALL_COMPLETED, at, dict(facts))
 
     def _apply_model_reply(self, entry: Entry) -> None:
         data = entry.data
@@ -133,7 +133,7 @@ class NodeCursor(BaseModel):
         self.output_tokens += int(data.get("output_tokens") or 0)
         self.cost += float(data.get("cost") or 0.0)
         facts = {key: data[key] for key in _MODEL_FACTS if data.get(key) is not None}
-        self._note(EventType.LLM_CALL_COMPLETED, _end_time(entry), facts)
+        self._add_guard_event(EventType.LLM_CALL_COMPLETED, _get_end_time(entry), facts)
 
     def _apply_tool_result(self, entry: Entry) -> None:
         data = entry.data
@@ -150,7 +150,7 @@ class NodeCursor(BaseModel):
         if isinstance(question := data.get("question"), str):
             self.asked.append(question)
         facts = {key: data[key] for key in _TOOL_FACTS if data.get(key) is not None}
-        self._note(EventType.TOOL_CALL_COMPLETED, _end_time(entry), facts)
+        self._add_guard_event(EventType.TOOL_CALL_COMPLETED, _get_end_time(entry), facts)
 
     def _apply_feedback(self, entry: Entry) -> None:
         source = entry.data.get("source")
@@ -159,13 +159,13 @@ class NodeCursor(BaseModel):
         elif source == "guard":
             self.warned.append(str(entry.data.get("finding")))
 
-    def _note(self, type_: EventType, at: float, data: dict[str, Any]) -> None:
+    def _add_guard_event(self, type_: EventType, at: float, data: dict[str, Any]) -> None:
         self.guard.append({"type": type_.value, "time": at, "data": data})
         del self.guard[:-GUARD_ROWS]
         self.noted += 1
 
 
-def _end_time(entry: Entry) -> float:
+def _get_end_time(entry: Entry) -> float:
     """Return the end time of the event in an entry."""
     at = entry.data.get("ended_at")
     return float(at) if isinstance(at, int | float) else entry.at

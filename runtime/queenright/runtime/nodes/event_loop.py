@@ -149,7 +149,7 @@ class EventLoopNode:
         self._started_by_user = started_by_user
         self._on_waiting = on_waiting
         self._inbox = Inbox(folder / "inbox", disk=disk, clock=clock, random=random)
-        self._input_came = asyncio.Event()
+        self._input_event = asyncio.Event()
         self._waiting = False
         self._answer: tuple[str, str] | None = None
         """The newest answered question's id, and its answer."""
@@ -202,7 +202,7 @@ class EventLoopNode:
             raise
         finally:
             # A cancelled write is finished nevertheless.
-            self._input_came.set()
+            self._input_event.set()
 
     async def send_note(self, note: Note) -> None:
         """
@@ -216,7 +216,7 @@ class EventLoopNode:
         """
         if not any(name.endswith(note.suffix) for name in self._visit.cursor.taken):
             await self._inbox.put_note(note)
-            self._input_came.set()
+            self._input_event.set()
 
     async def run(self, visit_id: str, message: str) -> NodeResult:
         """
@@ -232,15 +232,15 @@ class EventLoopNode:
         visit = self._visit
         await visit.open(visit_id)
         if visit.cursor.awaiting == "done":
-            return self._stored_result()
-        self._input_came.set()  # there may be input from before this object existed
+            return self._load_stored_result()
+        self._input_event.set()  # there may be input from before this object existed
         if visit.cursor.awaiting != "tools":
             # Nodes that share a thread may have been interrupted in the middle of a turn.
             await visit.repair()
         if visit.cursor.awaiting == "input":
             if self._fresh:
                 await visit.conversation.clear()
-            await visit.append(visit.make_draft(EntryKind.INPUT, _user(message), {}))
+            await visit.append(visit.make_draft(EntryKind.INPUT, _make_user_message(message), {}))
         if visit.cursor.iteration == 0:
             messages = len(visit.conversation.entries)
             await self._emit(EventType.NODE_LOOP_STARTED, {"messages": messages})
@@ -265,7 +265,7 @@ class EventLoopNode:
             return await self._end_unfinished("no_answer", error)
         except JudgeFailedError as error:
             return await self._end_unfinished("failed", error)
-        return self._stored_result()
+        return self._load_stored_result()
 
     # -- one turn ---------------------------------------------------------------------------------
 
@@ -291,7 +291,9 @@ class EventLoopNode:
         await self._read_inbox()
         system = Message(role="system", content=self._spec.system_prompt)
         messages = [system, *visit.conversation.messages]
-        reply, ended_at = await self._ask(step, self._model, messages, self._tools.specs, streams=True)
+        reply, ended_at = await self._request_reply(
+            step, self._model, messages, self._tools.specs, streams=True
+        )
         turn = visit.cursor.iteration + 1
         data = {
             "turn": turn,
@@ -319,7 +321,9 @@ class EventLoopNode:
         visit = self._visit
         drafts, ids = await self._read_inputs()
         for finding in visit.warnings():
-            message = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
+            message = _make_user_message(
+                f"You may be going in circles: {finding.evidence}. Try something else."
+            )
             data = {"source": "guard", "finding": finding.label}
             drafts.append(visit.make_draft(EntryKind.FEEDBACK, message, data))
         await visit.append(*drafts)
@@ -332,9 +336,9 @@ class EventLoopNode:
         Args:
             notes: Whether to read notes as well; otherwise they stay in the inbox.
         """
-        if not self._input_came.is_set():
+        if not self._input_event.is_set():
             return [], []
-        self._input_came.clear()
+        self._input_event.clear()
         now, incarnation = self._clock(), self._reporter.origin.incarnation_id
         drafts: list[Draft] = []
         ids: list[str] = []
@@ -348,10 +352,10 @@ class EventLoopNode:
             if item.note is not None:
                 # Not user input: it must not end a wait for the user.
                 kind, data = EntryKind.FEEDBACK, {"inbox": item.id, "source": "health"}
-            drafts.append(self._visit.make_draft(kind, _user(item.content), data))
+            drafts.append(self._visit.make_draft(kind, _make_user_message(item.content), data))
         return drafts, ids
 
-    async def _ask(
+    async def _request_reply(
         self,
         step: StepReport,
         model: LLMProvider,
@@ -407,17 +411,19 @@ class EventLoopNode:
             await visit.save()
             await self._inbox.remove(ids)
             return
-        waits = verdict is Verdict.CONTINUE and action.question is not None
+        should_wait = verdict is Verdict.CONTINUE and action.question is not None
         if (end := self._find_ending(judgement, action)) is not None:
             await self._end(judgement, end)
-        elif not waits and (feedback or not cursor.calls):
+        elif not should_wait and (feedback or not cursor.calls):
             # The next model call needs a new message to respond to.
             data = {"source": "judge", "verdict": verdict.value}
-            await visit.append(visit.make_draft(EntryKind.FEEDBACK, _user(feedback or "Go on."), data))
+            await visit.append(
+                visit.make_draft(EntryKind.FEEDBACK, _make_user_message(feedback or "Go on."), data)
+            )
             await visit.save()
         else:
             cursor.record_verdict(verdict, "", self._clock())
-            if waits:
+            if should_wait:
                 cursor.awaiting, cursor.question = "user", action.question
             await visit.save()
 
@@ -433,7 +439,7 @@ class EventLoopNode:
         async def ask_model(
             model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec]
         ) -> ModelReply:
-            reply, _ = await self._ask(step, model, messages, tools, streams=False)
+            reply, _ = await self._request_reply(step, model, messages, tools, streams=False)
             cursor.input_tokens += reply.input_tokens
             cursor.output_tokens += reply.output_tokens
             cursor.cost += reply.cost
@@ -495,12 +501,12 @@ class EventLoopNode:
     async def _wait_for_input(self) -> None:
         """Wait for new input or a note, and leave it in the inbox."""
         while True:
-            await self._input_came.wait()
-            self._input_came.clear()
+            await self._input_event.wait()
+            self._input_event.clear()
             now, incarnation = self._clock(), self._reporter.origin.incarnation_id
             for item in await self._inbox.read():
                 if item.id not in self._visit.cursor.taken and not item.is_stale(now, incarnation):
-                    self._input_came.set()
+                    self._input_event.set()
                     return
 
     async def _escalate(self, finding: GuardFinding) -> None:
@@ -513,10 +519,10 @@ class EventLoopNode:
         cursor.awaiting, cursor.question = "done", None
         cursor.accepted = result.outcome == "done"
         # Lists instead of tuples, as it will be read back.
-        cursor.result = {**asdict(self._with_totals(result)), "verdicts": cursor.verdicts}
+        cursor.result = {**asdict(self._add_totals(result)), "verdicts": cursor.verdicts}
         await self._visit.save()
 
-    def _with_totals(self, result: NodeResult) -> NodeResult:
+    def _add_totals(self, result: NodeResult) -> NodeResult:
         """Complete a result with the cursor's outputs and totals."""
         cursor = self._visit.cursor
         return replace(
@@ -531,7 +537,7 @@ class EventLoopNode:
             tool_calls=cursor.tool_calls,
         )
 
-    def _stored_result(self) -> NodeResult:
+    def _load_stored_result(self) -> NodeResult:
         row = {"outcome": "done", **(self._visit.cursor.result or {})}
         result = NodeResult(**{each.name: row[each.name] for each in fields(NodeResult) if each.name in row})
         return replace(result, verdicts=tuple(result.verdicts))
@@ -540,14 +546,14 @@ class EventLoopNode:
         """End without a verdict: the visit can be resumed."""
         visit = self._visit
         text = str(error) or type(error).__name__
-        thinking = visit.cursor.awaiting == "model"
-        if thinking:
+        was_calling_model = visit.cursor.awaiting == "model"
+        if was_calling_model:
             # Add it to the conversation too, so that the next run knows how this one ended.
-            message = _user(f"(no answer: {redact(text)})")
+            message = _make_user_message(f"(no answer: {redact(text)})")
             await visit.append(visit.make_draft(EntryKind.FEEDBACK, message, {"source": "runtime"}))
         await visit.save()
         result = NodeResult(outcome=outcome, error=text, error_type=type(error).__name__)
-        return replace(self._with_totals(result), turns=visit.cursor.iteration + thinking)
+        return replace(self._add_totals(result), turns=visit.cursor.iteration + was_calling_model)
 
     # -- the user ---------------------------------------------------------------------------------
 
@@ -561,20 +567,20 @@ class EventLoopNode:
                 await self._emit(EventType.CLIENT_INPUT_REQUESTED, {"question": self._visit.cursor.question})
                 async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=self._spec.id):
                     while not drafts:
-                        await self._input_came.wait()
-                        drafts, more = await self._read_inputs(notes=False)
-                        ids += more
+                        await self._input_event.wait()
+                        drafts, new_ids = await self._read_inputs(notes=False)
+                        ids += new_ids
             finally:
                 self._waiting = False
         await self._visit.append(*drafts)
         await self._visit.save()
         await self._inbox.remove(ids)
-        self._input_came.set()  # notes may still be in the inbox
+        self._input_event.set()  # notes may still be in the inbox
         await self._emit(EventType.CLIENT_INPUT_RECEIVED, {})
 
     async def _emit(self, type_: EventType, data: Mapping[str, Any]) -> None:
         await self._reporter.emit(type_, data, node_id=self._spec.id)
 
 
-def _user(text: str) -> Message:
+def _make_user_message(text: str) -> Message:
     return Message(role="user", content=text)

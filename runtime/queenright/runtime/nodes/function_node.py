@@ -68,7 +68,7 @@ async def call_function(
             value, fault = await within(spec.function_timeout_seconds, run_isolated(work), sleep)
             if fault is not None:
                 raise fault if isinstance(fault, Exception) else FunctionFailedError(fault)
-            outputs = _outputs(spec, value)
+            outputs = _convert_outputs(spec, value)
             step.verdict(Verdict.ACCEPT)
         result = NodeResult(outcome="done", outputs=outputs, turns=1, verdicts=(Verdict.ACCEPT.value,))
     except Exception as error:
@@ -98,7 +98,7 @@ def _select_arguments(
     return {key: value for key, value in values.items() if key in parameters}
 
 
-def _outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
+def _convert_outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
     """
     Convert a function's return value to its node's outputs.
 

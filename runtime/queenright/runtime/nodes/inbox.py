@@ -49,7 +49,7 @@ class Note:
         return f"-note-{hashlib.sha256(self.note_id.encode()).hexdigest()[:32]}"
 
 
-_NOTE: Final = TypeAdapter(Note)
+_NOTE_ADAPTER: Final = TypeAdapter(Note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class Inbox:
                 content = row.get("content") if isinstance(row, dict) else None
                 if not isinstance(content, str):
                     raise UnusableFileError(path, "it is not an input")
-                items.append(InboxItem(id=path.stem, content=content, note=_note(path, row)))
+                items.append(InboxItem(id=path.stem, content=content, note=_parse_note(path, row)))
             except FileNotFoundError:
                 continue
             except UnusableFileError as error:
@@ -154,12 +154,12 @@ class Inbox:
         sync_folder(self._folder)
 
 
-def _note(path: Path, row: dict[str, Any]) -> Note | None:
+def _parse_note(path: Path, row: dict[str, Any]) -> Note | None:
     if "note_id" not in row:
         return None
     if not isinstance(row.get("expires_at"), int | float):
         row = row | {"expires_at": None}
     try:
-        return _NOTE.validate_python(row)
+        return _NOTE_ADAPTER.validate_python(row)
     except ValidationError as error:
         raise UnusableFileError(path, describe_invalid_state(error)) from error

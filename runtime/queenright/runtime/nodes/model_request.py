@@ -68,7 +68,7 @@ async def request_reply(
             with _guarded_by(breaker):
                 report = step.llm(model.name, client_facing=spec.client_facing)
                 async with report:
-                    work = _reply(model, messages, tools, report.delta if streams else None)
+                    work = _request_once(model, messages, tools, report.delta if streams else None)
                     reply = await within(spec.model_timeout_seconds, work, sleep)
                     if streams:
                         report.ensure_text(reply.text)
@@ -107,7 +107,7 @@ def _guarded_by(breaker: CallBreaker | None) -> Iterator[None]:
         raise TransientModelError(str(refusal), retry_after=refusal.retry_in) from refusal
 
 
-async def _reply(
+async def _request_once(
     model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None
 ) -> ModelReply:
     """

@@ -15,7 +15,7 @@ from queenright.runtime.tooling.tools import InvalidToolArgumentsError, Tool
 SET_OUTPUT: Final = "set_output"
 ASK_USER: Final = "ask_user"
 
-_Value = str | bool | int | float | list[Any] | dict[str, Any] | None
+_OutputValue = str | bool | int | float | list[Any] | dict[str, Any] | None
 
 
 class _Question(BaseModel):
@@ -28,7 +28,7 @@ def builtin_tools(spec: NodeSpec) -> list[Tool]:
     """Return the built-in tools of a node."""
     tools = []
     if spec.output_keys:
-        tools.append(_set_output(spec))
+        tools.append(_make_output_tool(spec))
     if spec.client_facing:
         tools.append(
             Tool(ASK_USER, "Ask the user a question and wait for the answer.", _Question, lambda _: "asked")
@@ -56,12 +56,12 @@ def _build_outputs_model(keys: tuple[str, ...]) -> type[BaseModel]:
     """Return the argument model of ``set_output`` for these keys; cached because nodes are visited often."""
     # Generated field names, so that an output may have any name.
     fields: dict[str, Any] = {
-        f"k{number}": (_Value, Field(None, alias=key)) for number, key in enumerate(keys)
+        f"k{number}": (_OutputValue, Field(None, alias=key)) for number, key in enumerate(keys)
     }
     return create_model("SetOutput", __config__=ConfigDict(extra="forbid"), **fields)
 
 
-def _set_output(spec: NodeSpec) -> Tool:
+def _make_output_tool(spec: NodeSpec) -> Tool:
     """Make the tool that sets outputs, all at once or in several calls."""
 
     def run(arguments: BaseModel) -> str:

@@ -84,7 +84,7 @@ class ToolRunner:
             while tasks:
                 done_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in [task for task in tasks if task in done_tasks]:
-                    await self._answer(visit, tasks.pop(task), *task.result())
+                    await self._record_answer(visit, tasks.pop(task), *task.result())
         except BaseException as error:
             for task in tasks:
                 task.cancel()
@@ -93,7 +93,7 @@ class ToolRunner:
                 # Record the answers that arrived, so that these calls are not repeated after a resume.
                 for task, call in tasks.items():
                     if not task.cancelled() and task.exception() is None:
-                        await self._answer(visit, call, *task.result())
+                        await self._record_answer(visit, call, *task.result())
             raise
         if visit.cursor.outputs_set:
             await visit.save()
@@ -103,7 +103,7 @@ class ToolRunner:
         seconds = None
         if tool is not None and call.name not in self._builtin_names:
             seconds = tool.timeout_seconds or self._timeout_seconds
-        refusal = await self._refusal(call) if seconds is not None else None
+        refusal = await self._check_approval(call) if seconds is not None else None
         effect = tool.effect if tool is not None else ""
         async with step.tool(call.name, call.arguments, call.id, seconds, effect) as report:
             if refusal is not None:
@@ -119,7 +119,7 @@ class ToolRunner:
                 report.result(result.content)
         return result, report
 
-    async def _refusal(self, call: ToolCall) -> ToolError | None:
+    async def _check_approval(self, call: ToolCall) -> ToolError | None:
         """Ask for approval, before the call's time limit starts; return the reason for a rejection."""
         if self._approve is not None:
             try:
@@ -159,7 +159,9 @@ class ToolRunner:
             text = f"error: {name}: {error}; it may still be running: check before calling it again"
             return ToolResult(text, failed=True, error=error)
 
-    async def _answer(self, visit: Visit, call: ToolCall, result: ToolResult, report: ToolReport) -> None:
+    async def _record_answer(
+        self, visit: Visit, call: ToolCall, result: ToolResult, report: ToolReport
+    ) -> None:
         data = {**report.facts, "turn": visit.cursor.iteration, "ended_at": report.ended_at}
         if not result.failed and call.name in self._builtin_names:
             data |= call_effect(call.name, call.arguments)
@@ -170,9 +172,9 @@ class ToolRunner:
 def with_unique_ids(calls: Collection[ToolCall], turn: int) -> tuple[ToolCall, ...]:
     """Return the calls of a turn with unique ids, even if the model repeated ids."""
     known_ids: set[str] = set()
-    unique = []
+    unique_calls = []
     for number, call in enumerate(calls, start=1):
         call_id = call.id if call.id and call.id not in known_ids else f"call_{turn}_{number}"
         known_ids.add(call_id)
-        unique.append(ToolCall(call_id, call.name, call.arguments))
-    return tuple(unique)
+        unique_calls.append(ToolCall(call_id, call.name, call.arguments))
+    return tuple(unique_calls)

@@ -66,22 +66,22 @@ class Visit:
     async def open(self, visit_id: str) -> None:
         """Restore the visit from disk; the guard observes its earlier events again."""
         self.cursor = await self._disk.run(lambda: self._read(visit_id))
-        last = self.cursor.seq
+        last_seq = self.cursor.seq
         for entry in self.conversation.entries:
-            if entry.seq > last:
-                self._fold(entry)
+            if entry.seq > last_seq:
+                self._fold_entry(entry)
         self._notify_guard()
 
     async def append(self, *drafts: Draft) -> None:
         """Append entries to the conversation, and apply them to the cursor."""
         for entry in await self.conversation.append(*drafts):
-            self._fold(entry)
+            self._fold_entry(entry)
         self._notify_guard()
 
     async def repair(self) -> None:
         """Answer the calls that were left unanswered by a kill or a pause with an error."""
         for entry in await self.conversation.repair(INTERRUPTED):
-            self._fold(entry)
+            self._fold_entry(entry)
         self._notify_guard()
 
     async def save(self) -> None:
@@ -143,17 +143,17 @@ class Visit:
             return NodeCursor(visit_id=visit_id, taken=cursor.taken)
         return cursor
 
-    def _fold(self, entry: Entry) -> None:
+    def _fold_entry(self, entry: Entry) -> None:
         self.cursor.fold(entry)
         self._has_changes = True
 
     def _notify_guard(self) -> None:
         """Show the guard the new events; after a restart, all events that the cursor recorded."""
-        new = self.cursor.noted - self._shown_count
+        new_count = self.cursor.noted - self._shown_count
         self._shown_count = self.cursor.noted
-        if self._guard is None or new <= 0:
+        if self._guard is None or new_count <= 0:
             return
-        for row in self.cursor.guard[-new:]:
+        for row in self.cursor.guard[-new_count:]:
             event = self._reporter.event(
                 EventType(row["type"]), row["data"], node_id=self._node_id, time=row["time"]
             )

@@ -58,51 +58,53 @@ class CheckpointQueue:
         self._sleep = sleep
         self._breaker = breaker
         self._on_saved = on_saved
-        self._waiting: deque[CheckpointDraft] = deque(maxlen=MAX_QUEUED_CHECKPOINTS)
-        self._draining = asyncio.Lock()
-        self._retry: asyncio.Task[None] | None = None
-        self._retry_in = _RETRY_SECONDS
-        self._failing = False
+        self._queue: deque[CheckpointDraft] = deque(maxlen=MAX_QUEUED_CHECKPOINTS)
+        self._drain_lock = asyncio.Lock()
+        self._retry_task: asyncio.Task[None] | None = None
+        self._retry_seconds = _RETRY_SECONDS
+        self._is_failing = False
 
     @property
     def waiting(self) -> int:
         """Number of unsaved checkpoints."""
-        return len(self._waiting)
+        return len(self._queue)
 
     async def put(self, draft: CheckpointDraft) -> None:
         """Write a checkpoint and those queued before it. Disk failures are logged, not raised."""
-        self._waiting.append(draft)
+        self._queue.append(draft)
         await self._drain()
-        if self._waiting and self._retry is None:
-            self._retry = asyncio.create_task(self._retry_drain(), name=f"checkpoints:{self._session_id}")
+        if self._queue and self._retry_task is None:
+            self._retry_task = asyncio.create_task(
+                self._retry_drain(), name=f"checkpoints:{self._session_id}"
+            )
 
     async def close(self) -> None:
         """Write the queue again, regardless of the breaker. Checkpoints that still fail are logged."""
-        if self._retry is not None:
-            async with self._draining:  # do not cancel in the middle of a write
-                self._retry.cancel()
+        if self._retry_task is not None:
+            async with self._drain_lock:  # do not cancel in the middle of a write
+                self._retry_task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._retry
-            self._retry = None
+                await self._retry_task
+            self._retry_task = None
         await self._drain(last=True)
-        if self._waiting:
-            _log.error("lost %d checkpoints of session %s", len(self._waiting), self._session_id)
-            self._waiting.clear()
+        if self._queue:
+            _log.error("lost %d checkpoints of session %s", len(self._queue), self._session_id)
+            self._queue.clear()
 
     async def _retry_drain(self) -> None:
         try:
-            while self._waiting:
-                await self._sleep(self._retry_in)
+            while self._queue:
+                await self._sleep(self._retry_seconds)
                 await self._drain()
         except Exception:  # raised by on_saved; the next checkpoint retries
             _log.exception("could not report checkpoints of session %s", self._session_id)
-        self._retry = None
+        self._retry_task = None
 
     async def _drain(self, *, last: bool = False) -> None:
         """Write the queue, oldest first, up to the first failure."""
-        async with self._draining:
-            while self._waiting:
-                draft, checkpoint_id = self._waiting[0], None
+        async with self._drain_lock:
+            while self._queue:
+                draft, checkpoint_id = self._queue[0], None
                 try:
                     checkpoint_id = await self._write(draft, last=last)
                 except CallRefusedError as refusal:
@@ -114,19 +116,19 @@ class CheckpointQueue:
                 except ValueError:  # a retry would not help
                     _log.exception("cannot write a checkpoint of session %s", self._session_id)
                 # It may have been dropped from the queue in the meantime.
-                if self._waiting[0] is draft:
-                    self._waiting.popleft()
+                if self._queue[0] is draft:
+                    self._queue.popleft()
                 if checkpoint_id is not None:
                     await self._on_saved(checkpoint_id, draft)
-            if self._failing:
-                self._failing = False
+            if self._is_failing:
+                self._is_failing = False
                 _log.info("saving checkpoints of session %s works again", self._session_id)
 
     def _postpone(self, error: Exception, seconds: float) -> None:
         # Wait at least a second, so that a breaker that is about to close is not polled in a loop.
-        self._retry_in = max(seconds, 1.0)
-        if not self._failing:
-            self._failing = True
+        self._retry_seconds = max(seconds, 1.0)
+        if not self._is_failing:
+            self._is_failing = True
             # The run does not depend on it, and state.json has just been written.
             _log.error("could not save a checkpoint of session %s, will retry: %s", self._session_id, error)
 

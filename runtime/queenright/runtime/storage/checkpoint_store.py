@@ -34,7 +34,7 @@ from queenright.runtime.storage.session_state import ExecutionState, describe_in
 _log = logging.getLogger(__name__)
 
 _NAME: Final = re.compile(r"([0-9]{10,})-[A-Za-z0-9_-]{1,64}")
-_HASH: Final = "content_hash"
+_HASH_KEY: Final = "content_hash"
 
 SaveReason = Literal["node", "pause", "terminate"]
 
@@ -99,8 +99,10 @@ class ChainLink:
 
 def content_hash(row: Mapping[str, Any]) -> str:
     """Return the SHA-256 of ``row`` without its hash, as compact ASCII JSON with sorted keys."""
-    rest = {key: value for key, value in row.items() if key != _HASH}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    hashed_fields = {key: value for key, value in row.items() if key != _HASH_KEY}
+    return hashlib.sha256(
+        json.dumps(hashed_fields, sort_keys=True, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 class CheckpointStore:
@@ -127,11 +129,11 @@ class CheckpointStore:
             OSError: The disk write failed; nothing was saved.
             ValueError: The memory contains a value that is not JSON.
         """
-        names = self._names()
-        number = max((_number(name) for name in names), default=0) + 1
+        names = self._list_names()
+        number = max((_get_number(name) for name in names), default=0) + 1
         parent = self.latest_valid()
         checkpoint_id = f"{number:010d}-{self._ids()}"
-        path = self._path(checkpoint_id)
+        path = self._get_path(checkpoint_id)
         if path is None:
             raise ValueError(
                 f"{checkpoint_id!r} is not a valid checkpoint id; ids() returned other characters."
@@ -144,7 +146,7 @@ class CheckpointStore:
             "parent_hash": parent.content_hash if parent else "",
             "created_at": self._clock(),
         }
-        row[_HASH] = content_hash(row)
+        row[_HASH_KEY] = content_hash(row)
         write_files({path: json_bytes(row)})
         return Checkpoint.model_validate(row)
 
@@ -158,7 +160,7 @@ class CheckpointStore:
             CheckpointNotFoundError: The checkpoint does not exist.
             CorruptCheckpointError: The checkpoint is not valid.
         """
-        path = self._path(checkpoint_id)
+        path = self._get_path(checkpoint_id)
         if path is None:
             raise CheckpointNotFoundError(checkpoint_id, self._directory)
         row = self._read_row(path)
@@ -176,15 +178,15 @@ class CheckpointStore:
 
     def list_checkpoints(self) -> list[Checkpoint]:
         """Return all valid checkpoints, newest first; others are logged."""
-        return list(self._valid())
+        return list(self._iterate_valid())
 
     def latest_valid(self) -> Checkpoint | None:
         """Return the newest valid checkpoint, skipping corrupt ones; None if there is none."""
-        return next(self._valid(), None)
+        return next(self._iterate_valid(), None)
 
     def chain(self) -> list[ChainLink]:
         """Return all checkpoints, newest first: valid ones, and others with the reason."""
-        return list(self._links())
+        return list(self._iterate_links())
 
     def prune(self, keep: int) -> int:
         """
@@ -197,15 +199,15 @@ class CheckpointStore:
         """
         if keep < 1:
             raise ValueError(f"keep must be at least 1, not {keep}.")
-        names = self._names()
+        names = self._list_names()
         if len(names) <= keep:
             return 0
-        kept_ids = [checkpoint.checkpoint_id for checkpoint in islice(self._valid(), keep)]
+        kept_ids = [checkpoint.checkpoint_id for checkpoint in islice(self._iterate_valid(), keep)]
         if len(kept_ids) < keep:
             return 0
         count = 0
         for name in names:
-            if _sort_key(name) < _sort_key(kept_ids[-1]):
+            if _get_sort_key(name) < _get_sort_key(kept_ids[-1]):
                 try:
                     (self._directory / f"{name}.json").unlink()
                     count += 1
@@ -215,8 +217,8 @@ class CheckpointStore:
             sync_folder(self._directory)
         return count
 
-    def _links(self) -> Iterator[ChainLink]:
-        for name in sorted(self._names(), key=_sort_key, reverse=True):
+    def _iterate_links(self) -> Iterator[ChainLink]:
+        for name in sorted(self._list_names(), key=_get_sort_key, reverse=True):
             try:
                 yield ChainLink(checkpoint_id=name, checkpoint=self.load(name))
             except CheckpointNotFoundError:
@@ -224,8 +226,8 @@ class CheckpointStore:
             except CorruptCheckpointError as error:
                 yield ChainLink(checkpoint_id=name, checkpoint=None, reason=error.reason)
 
-    def _valid(self) -> Iterator[Checkpoint]:
-        for link in self._links():
+    def _iterate_valid(self) -> Iterator[Checkpoint]:
+        for link in self._iterate_links():
             if link.checkpoint is not None:
                 yield link.checkpoint
             else:
@@ -234,14 +236,16 @@ class CheckpointStore:
                 )
 
     def _check_parent(self, path: Path, checkpoint: Checkpoint, parent_id: str) -> None:
-        if not _NAME.fullmatch(parent_id) or _sort_key(parent_id) >= _sort_key(checkpoint.checkpoint_id):
+        if not _NAME.fullmatch(parent_id) or _get_sort_key(parent_id) >= _get_sort_key(
+            checkpoint.checkpoint_id
+        ):
             raise CorruptCheckpointError(path, f"its parent {parent_id[:100]!r} is not an older checkpoint")
         try:
             parent = self._read_row(self._directory / f"{parent_id}.json")
         except (CheckpointNotFoundError, CorruptCheckpointError):
             return
         # A corrupt parent does not invalidate its child; a different valid one does.
-        if _has_valid_hash(parent) and parent[_HASH] != checkpoint.parent_hash:
+        if _has_valid_hash(parent) and parent[_HASH_KEY] != checkpoint.parent_hash:
             raise CorruptCheckpointError(
                 path, f"its parent {parent_id!r} is not the one it was created after"
             )
@@ -253,11 +257,11 @@ class CheckpointStore:
             raise CheckpointNotFoundError(path.stem, self._directory) from error
         except UnusableFileError as error:
             raise CorruptCheckpointError(path, error.reason) from error
-        if not isinstance(row, dict) or not isinstance(row.get(_HASH), str):
+        if not isinstance(row, dict) or not isinstance(row.get(_HASH_KEY), str):
             raise CorruptCheckpointError(path, "it is not a checkpoint")
         return row
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         try:
             names = os.listdir(self._directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -266,20 +270,20 @@ class CheckpointStore:
             stem for name in names if (stem := name.removesuffix(".json")) != name and _NAME.fullmatch(stem)
         ]
 
-    def _path(self, checkpoint_id: str) -> Path | None:
+    def _get_path(self, checkpoint_id: str) -> Path | None:
         return self._directory / f"{checkpoint_id}.json" if _NAME.fullmatch(checkpoint_id) else None
 
 
 def _has_valid_hash(row: Mapping[str, Any]) -> bool:
     try:
-        return bool(content_hash(row) == row[_HASH])
+        return bool(content_hash(row) == row[_HASH_KEY])
     except RecursionError:
         return False
 
 
-def _number(name: str) -> int:
+def _get_number(name: str) -> int:
     return int(name.partition("-")[0])
 
 
-def _sort_key(name: str) -> tuple[int, str]:
-    return _number(name), name
+def _get_sort_key(name: str) -> tuple[int, str]:
+    return _get_number(name), name

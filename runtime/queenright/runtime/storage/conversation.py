@@ -27,7 +27,7 @@ from queenright.runtime.storage.exchanges import (
     clip,
     clip_entries,
     count_tokens,
-    estimated_tokens,
+    estimate_tokens,
     find_first_kept,
     group_exchanges,
     visible_messages,
@@ -44,12 +44,12 @@ from queenright.runtime.storage.files import (
     write_json,
 )
 
-__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "SkippedFile", "estimated_tokens"]
+__all__ = ["Conversation", "Draft", "Entry", "EntryKind", "SkippedFile", "estimate_tokens"]
 
 _log = logging.getLogger(__name__)
 
 _PART: Final = re.compile(r"(0[0-9]{9}|[1-9][0-9]{9,})\.json")
-_TRIES: Final = 100
+_MAX_ATTEMPTS: Final = 100
 _OMISSION_NOTE: Final = "(earlier messages were omitted)"
 
 
@@ -69,7 +69,7 @@ class Conversation:
         self._last_seq = 0
         self._skipped_files: list[SkippedFile] = []
         # Answers of concurrent tools are appended from several tasks.
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @classmethod
     def open(cls, directory: Path, *, disk: Disk, clock: Clock) -> Conversation:
@@ -124,7 +124,7 @@ class Conversation:
             raise ValueError(
                 "a summary cannot be appended, since it replaces all entries before it; use compact"
             )
-        async with self._writing:
+        async with self._write_lock:
             at = self._clock()
             additions = [Entry.of(d, seq=self._last_seq + n, at=at) for n, d in enumerate(drafts, start=1)]
             # The numbers stay assigned even on failure: files with these numbers may exist.
@@ -143,7 +143,7 @@ class Conversation:
         """
         return await self.append(
             *(
-                _interrupted_draft(exchange.head, call.id, call.name, text)
+                _make_interrupted_draft(exchange.head, call.id, call.name, text)
                 for exchange in group_exchanges(self._entries)
                 for call in exchange.unanswered_calls
             )
@@ -164,7 +164,7 @@ class Conversation:
         are clipped, on disk too; ``data`` never is.
 
         Args:
-            max_tokens: Limit of the whole conversation, by ``estimated_tokens``.
+            max_tokens: Limit of the whole conversation, by ``estimate_tokens``.
             keep_messages: Limit of the number of messages; None is unlimited.
             summary: Summarizes the removed entries, oldest first, including an earlier summary; the result
                 is clipped to an eighth of ``max_tokens``.
@@ -172,7 +172,7 @@ class Conversation:
         Raises:
             OSError: The disk write failed; nothing was changed.
         """
-        async with self._writing:
+        async with self._write_lock:
             items = group_exchanges(self._entries)
             count = sum(len(item.entries) for item in items)
             if count_tokens(items) <= max_tokens and (keep_messages is None or count <= keep_messages):
@@ -183,15 +183,17 @@ class Conversation:
                 max_tokens=max_tokens // 2 - reserve,
                 max_entries=None if keep_messages is None else max(keep_messages // 2, 1),
             )
-            removals = _entries(items[:position])
+            removals = _sort_entries(items[:position])
             if all(entry.kind is EntryKind.SUMMARY for entry in removals):
-                removals, kept_entries = [], _entries(items)
-                new = None
+                removals, kept_entries = [], _sort_entries(items)
+                summary_entry = None
             else:
-                kept_entries = _entries(items[position:])
+                kept_entries = _sort_entries(items[position:])
                 text = clip(summary(removals) or _OMISSION_NOTE, max(reserve - 4, 1) * 4)
-                new = self._summary_entry(removals, kept_entries, text)
-            await self._disk.run(partial(self._shorten, removals, _within(new, kept_entries, max_tokens)))
+                summary_entry = self._make_summary_entry(removals, kept_entries, text)
+            await self._disk.run(
+                partial(self._shorten, removals, _clip_to_limit(summary_entry, kept_entries, max_tokens))
+            )
             return len(removals)
 
     async def rewind(self, seq: int) -> int:
@@ -204,7 +206,7 @@ class Conversation:
         Raises:
             OSError: The disk write failed.
         """
-        async with self._writing:
+        async with self._write_lock:
             removals = [entry for entry in self._entries if entry.seq > seq]
             if removals:
                 await self._disk.run(partial(self._remove_newest, removals))
@@ -217,44 +219,46 @@ class Conversation:
         Raises:
             OSError: The disk write failed; all or none were removed.
         """
-        async with self._writing:
+        async with self._write_lock:
             await self._disk.run(self._remove_all)
 
-    def _summary_entry(self, removals: Sequence[Entry], kept_entries: Sequence[Entry], text: str) -> Entry:
+    def _make_summary_entry(
+        self, removals: Sequence[Entry], kept_entries: Sequence[Entry], text: str
+    ) -> Entry:
         """
         Create the summary, with the number and file of the newest removed entry before all kept ones.
 
         One rename therefore puts it in place, and it sorts first.
         """
-        begin = min(entry.seq for entry in kept_entries)
-        through = max(entry.seq for entry in removals if entry.seq < begin)
+        first_kept_seq = min(entry.seq for entry in kept_entries)
+        last_removed_seq = max(entry.seq for entry in removals if entry.seq < first_kept_seq)
         draft = Draft(
             kind=EntryKind.SUMMARY,
             message=Message(role="user", content=text),
             # A late answer may be removed although its number is higher than those of kept entries.
-            data={"through": through, "last_seq": self._last_seq},
+            data={"through": last_removed_seq, "last_seq": self._last_seq},
         )
-        return Entry.of(draft, seq=through, at=self._clock())
+        return Entry.of(draft, seq=last_removed_seq, at=self._clock())
 
     # The methods below block and run in a thread. They change the state in memory as soon as it is on disk,
     # even if the caller was cancelled.
 
     def _add(self, additions: Sequence[Entry]) -> None:
-        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in additions})
+        write_files({self._get_path(entry.seq): json_bytes(entry.to_dict()) for entry in additions})
         self._entries = [*self._entries, *additions]
 
     def _shorten(self, removals: Sequence[Entry], kept_entries: Sequence[Entry]) -> None:
-        current = {entry.seq: entry for entry in self._entries}
+        current_entries = {entry.seq: entry for entry in self._entries}
         # The summary has the lowest number: it is written before the entries it replaces are removed.
-        changes = [entry for entry in kept_entries if current.get(entry.seq) is not entry]
-        write_files({self._path(entry.seq): json_bytes(entry.to_dict()) for entry in changes})
+        changes = [entry for entry in kept_entries if current_entries.get(entry.seq) is not entry]
+        write_files({self._get_path(entry.seq): json_bytes(entry.to_dict()) for entry in changes})
         self._entries = list(kept_entries)
         numbers = {entry.seq for entry in kept_entries}
-        self._remove(entry.seq for entry in removals if entry.seq not in numbers)
+        self._remove_files(entry.seq for entry in removals if entry.seq not in numbers)
 
     def _remove_newest(self, removals: Sequence[Entry]) -> None:
         for entry in sorted(removals, key=lambda entry: entry.seq, reverse=True):
-            self._path(entry.seq).unlink(missing_ok=True)
+            self._get_path(entry.seq).unlink(missing_ok=True)
         self._entries = [entry for entry in self._entries if entry not in removals]
         sync_folder(self._parts)
 
@@ -263,10 +267,10 @@ class Conversation:
             return
         write_json(self._clear_file, {"through": self._last_seq})
         removals, self._entries = self._entries, []
-        self._remove(entry.seq for entry in removals)
+        self._remove_files(entry.seq for entry in removals)
 
     def _load(self) -> None:
-        for _ in range(_TRIES):
+        for _ in range(_MAX_ATTEMPTS):
             self._skipped_files = []
             with suppress(FileNotFoundError):
                 self._read_all()
@@ -282,21 +286,21 @@ class Conversation:
             FileNotFoundError: Another process shortened the conversation in the meantime.
         """
         clear_seq = self._read_cleared()
-        numbers = self._numbers()
+        numbers = self._list_numbers()
         self._last_seq = max(clear_seq, *numbers, 0)
         entries: list[Entry] = []
         for seq in sorted(numbers, reverse=True):
             if seq <= clear_seq:
                 break
-            if (entry := self._read(seq)) is not None:
+            if (entry := self._read_entry(seq)) is not None:
                 entries.append(entry)
                 if entry.kind is EntryKind.SUMMARY:
                     clear_seq = seq - 1
-                    self._last_seq = max(self._last_seq, _number(entry.data.get("last_seq")))
+                    self._last_seq = max(self._last_seq, _to_entry_number(entry.data.get("last_seq")))
                     break
         self._entries = entries[::-1]
         # Remove the files that a killed writer had marked as removed.
-        self._remove(seq for seq in numbers if seq <= clear_seq)
+        self._remove_files(seq for seq in numbers if seq <= clear_seq)
 
     def _read_cleared(self) -> int:
         try:
@@ -304,65 +308,65 @@ class Conversation:
         except FileNotFoundError:
             return 0
         except UnusableFileError as error:
-            self._skip(self._clear_file, error.reason)
+            self._skip_file(self._clear_file, error.reason)
             return 0
-        last_cleared = _number(row.get("through")) if isinstance(row, Mapping) else 0
+        last_cleared = _to_entry_number(row.get("through")) if isinstance(row, Mapping) else 0
         if not last_cleared:
-            self._skip(self._clear_file, "it contains no entry number")
+            self._skip_file(self._clear_file, "it contains no entry number")
         return last_cleared
 
-    def _numbers(self) -> list[int]:
+    def _list_numbers(self) -> list[int]:
         """Return the numbers in the file names of entries."""
         try:
             names = sorted(os.listdir(self._parts))
         except FileNotFoundError:
             return []
         except OSError as error:
-            self._skip(self._parts, error.strerror or str(error))
+            self._skip_file(self._parts, error.strerror or str(error))
             return []
         numbers = []
         for name in names:
             if match := _PART.fullmatch(name):
                 numbers.append(int(match[1]))
             elif not name.endswith(TEMP_SUFFIX):
-                self._skip(self._parts / name, "its name is not that of an entry")
+                self._skip_file(self._parts / name, "its name is not that of an entry")
         return numbers
 
-    def _read(self, seq: int) -> Entry | None:
-        path = self._path(seq)
+    def _read_entry(self, seq: int) -> Entry | None:
+        path = self._get_path(seq)
         try:
             entry = Entry.from_dict(read_json(path))
         except FileNotFoundError:
             if not path.is_symlink():
                 raise
-            self._skip(path, "it is a broken link")
+            self._skip_file(path, "it is a broken link")
             return None
         except UnusableFileError as error:
-            self._skip(path, error.reason)
+            self._skip_file(path, error.reason)
             return None
         except ValueError as error:
-            self._skip(path, str(error))
+            self._skip_file(path, str(error))
             return None
         if entry.seq != seq:
-            self._skip(path, f"it contains entry {entry.seq}")
+            self._skip_file(path, f"it contains entry {entry.seq}")
             return None
         return entry
 
-    def _skip(self, path: Path, reason: str) -> None:
+    def _skip_file(self, path: Path, reason: str) -> None:
         self._skipped_files.append(SkippedFile(path, reason))
 
-    def _remove(self, numbers: Iterable[int]) -> None:
+    def _remove_files(self, numbers: Iterable[int]) -> None:
         """Remove the files of removed entries; failures do not matter, since the entries no longer count."""
         has_removed = False
         for seq in numbers:
             with suppress(OSError):
-                self._path(seq).unlink()
+                self._get_path(seq).unlink()
                 has_removed = True
         if has_removed:
             with suppress(OSError):
                 sync_folder(self._parts)
 
-    def _path(self, seq: int) -> Path:
+    def _get_path(self, seq: int) -> Path:
         return self._parts / f"{seq:010d}.json"
 
 
@@ -380,22 +384,22 @@ def read_last_seq(directory: Path) -> int:
     return max((int(match[1]) for match in names if match), default=0)
 
 
-def _entries(items: Iterable[Exchange]) -> list[Entry]:
+def _sort_entries(items: Iterable[Exchange]) -> list[Entry]:
     return sorted((entry for item in items for entry in item.entries), key=lambda entry: entry.seq)
 
 
-def _number(value: object) -> int:
+def _to_entry_number(value: object) -> int:
     return value if isinstance(value, int) and value > 0 else 0
 
 
-def _within(summary: Entry | None, kept_entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
+def _clip_to_limit(summary: Entry | None, kept_entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
     """Return the summary and the kept entries, clipped if they exceed ``max_tokens``."""
-    first = [] if summary is None else [summary]
-    room = max_tokens - estimated_tokens(entry.message for entry in first)
-    return [*first, *clip_entries(kept_entries, room)]
+    leading_entries = [] if summary is None else [summary]
+    remaining_tokens = max_tokens - estimate_tokens(entry.message for entry in leading_entries)
+    return [*leading_entries, *clip_entries(kept_entries, remaining_tokens)]
 
 
-def _interrupted_draft(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
+def _make_interrupted_draft(caller: Entry, call_id: str, tool: str, text: str) -> Draft:
     data = {
         "outcome": "error",
         "error_type": "interrupted",

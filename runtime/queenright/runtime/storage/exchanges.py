@@ -82,14 +82,14 @@ def visible_messages(entries: Iterable[Entry]) -> list[Message]:
     ]
 
 
-def estimated_tokens(messages: Iterable[Message]) -> int:
+def estimate_tokens(messages: Iterable[Message]) -> int:
     """Estimate the tokens of ``messages``: a quarter of each one's characters, plus 4."""
-    return sum(math.ceil(_characters(message) / 4) + 4 for message in messages)
+    return sum(math.ceil(_count_characters(message) / 4) + 4 for message in messages)
 
 
 def count_tokens(items: Iterable[Exchange]) -> int:
     """Estimate the tokens of exchanges, including incomplete ones."""
-    return estimated_tokens(entry.message for item in items for entry in item.entries)
+    return estimate_tokens(entry.message for item in items for entry in item.entries)
 
 
 def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: int | None) -> int:
@@ -100,13 +100,17 @@ def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: 
     """
     first_kept = len(items)
     tokens = entries = 0
-    waiting = _waiting_position(items)
+    unanswered_position = _find_unanswered_position(items)
     while first_kept > 0:
         item = items[first_kept - 1]
         tokens += count_tokens([item])
         entries += len(item.entries)
-        room = tokens <= max_tokens and (max_entries is None or entries <= max_entries)
-        if not room and first_kept < len(items) and (waiting is None or first_kept <= waiting):
+        has_room = tokens <= max_tokens and (max_entries is None or entries <= max_entries)
+        if (
+            not has_room
+            and first_kept < len(items)
+            and (unanswered_position is None or first_kept <= unanswered_position)
+        ):
             break
         first_kept -= 1
     return first_kept
@@ -115,10 +119,10 @@ def find_first_kept(items: Sequence[Exchange], *, max_tokens: int, max_entries: 
 def clip_entries(entries: Sequence[Entry], max_tokens: int) -> list[Entry]:
     """Clip the longest texts of ``entries`` until all have at most ``max_tokens``, if possible."""
     result = list(entries)
-    longest = max((_longest(entry.message) for entry in result), default=0)
-    while estimated_tokens(entry.message for entry in result) > max_tokens and longest > _MIN_LENGTH:
-        longest = max(longest * 3 // 4, _MIN_LENGTH)
-        result = [replace(entry, message=_clip_message(entry.message, longest)) for entry in entries]
+    max_length = max((_get_longest_length(entry.message) for entry in result), default=0)
+    while estimate_tokens(entry.message for entry in result) > max_tokens and max_length > _MIN_LENGTH:
+        max_length = max(max_length * 3 // 4, _MIN_LENGTH)
+        result = [replace(entry, message=_clip_message(entry.message, max_length)) for entry in entries]
     return result
 
 
@@ -127,7 +131,7 @@ def clip(text: str, length: int) -> str:
     return text if len(text) <= length else text[: max(length - len(_CLIP_MARK), 0)] + _CLIP_MARK
 
 
-def _waiting_position(items: Sequence[Exchange]) -> int | None:
+def _find_unanswered_position(items: Sequence[Exchange]) -> int | None:
     """Return the position of the newest assistant's entry, if it has unanswered calls."""
     for position in range(len(items) - 1, -1, -1):
         if items[position].head.kind is EntryKind.ASSISTANT:
@@ -135,22 +139,20 @@ def _waiting_position(items: Sequence[Exchange]) -> int | None:
     return None
 
 
-def _characters(message: Message) -> int:
+def _count_characters(message: Message) -> int:
     return len(message.content) + sum(len(call.name) + len(call.arguments) for call in message.tool_calls)
 
 
-def _longest(message: Message) -> int:
+def _get_longest_length(message: Message) -> int:
     return max(len(message.content), *(len(call.arguments) for call in message.tool_calls), 0)
 
 
 def _clip_message(message: Message, length: int) -> Message:
-    calls = tuple(
-        replace(call, arguments=_clipped_json(call.arguments, length)) for call in message.tool_calls
-    )
+    calls = tuple(replace(call, arguments=_clip_json(call.arguments, length)) for call in message.tool_calls)
     return replace(message, content=clip(message.content, length), tool_calls=calls)
 
 
-def _clipped_json(arguments: str, length: int) -> str:
+def _clip_json(arguments: str, length: int) -> str:
     """Clip arguments to a valid JSON object: providers reject anything else."""
     if len(arguments) <= length:
         return arguments

@@ -34,7 +34,7 @@ TEMP_SUFFIX: Final = ".tmp"
 PRIVATE_FILE: Final = 0o600
 PRIVATE_FOLDER: Final = 0o700
 
-_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+_OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 _THREADS: Final = 4
 _CHUNK: Final = 64 * 1024
 
@@ -87,13 +87,15 @@ class Disk:
         If cancelled, it waits for the work to end before it raises ``CancelledError``, so that nobody is
         still writing when the caller continues.
         """
-        waiting = [work]
+        work_items = [work]
         run = contextvars.copy_context().run
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, run, lambda: waiting.pop()())
+            future = asyncio.get_running_loop().run_in_executor(
+                self._threads, run, lambda: work_items.pop()()
+            )
         except RuntimeError:
             # It is queued before a thread is started. If that fails, another thread must not run it later.
-            waiting.clear()
+            work_items.clear()
             raise
         self.pending += 1
         try:
@@ -132,7 +134,7 @@ def write_files(files: Mapping[Path, bytes]) -> None:
     Raises:
         OSError: The disk write failed; files renamed before that stay.
     """
-    temporary = {
+    temporary_paths = {
         path: path.with_name(f"{path.name}.{os.getpid()}-{os.urandom(4).hex()}{TEMP_SUFFIX}")
         for path in files
     }
@@ -141,14 +143,14 @@ def write_files(files: Mapping[Path, bytes]) -> None:
         for folder in folders:
             make_folder(folder)
         for path, data in files.items():
-            with open(os.open(temporary[path], _NEW | os.O_EXCL, PRIVATE_FILE), "wb") as file:
+            with open(os.open(temporary_paths[path], _OPEN_FLAGS | os.O_EXCL, PRIVATE_FILE), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         for path in files:
-            os.replace(temporary[path], path)
+            os.replace(temporary_paths[path], path)
     except BaseException:
-        for leftover in temporary.values():
+        for leftover in temporary_paths.values():
             with suppress(OSError):
                 leftover.unlink()
         raise
@@ -200,7 +202,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
     """
     data = json_bytes(row) + b"\n"
     make_folder(path.parent)
-    file = os.open(path, os.O_APPEND | _NEW, PRIVATE_FILE)
+    file = os.open(path, os.O_APPEND | _OPEN_FLAGS, PRIVATE_FILE)
     try:
         size = os.fstat(file).st_size
         if size > 0 and os.pread(file, 1, size - 1) != b"\n":
@@ -241,20 +243,20 @@ def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, d
             end = file.seek(0, os.SEEK_END)
             if before is not None:
                 end = max(0, min(end, before))
-            rest = b""
+            incomplete_line = b""
             while end > 0:
                 start = max(end - _CHUNK, 0)
                 file.seek(start)
-                lines = (file.read(end - start) + rest).split(b"\n")
+                lines = (file.read(end - start) + incomplete_line).split(b"\n")
                 # The first line may start in the previous chunk.
-                rest = lines.pop(0)
-                at = start + len(rest) + 1 + sum(len(line) + 1 for line in lines)
+                incomplete_line = lines.pop(0)
+                offset = start + len(incomplete_line) + 1 + sum(len(line) + 1 for line in lines)
                 end = start
                 for line in reversed(lines):
-                    at -= len(line) + 1
-                    for row in _row(line):
-                        yield at, row
-            for row in _row(rest):
+                    offset -= len(line) + 1
+                    for row in _parse_row(line):
+                        yield offset, row
+            for row in _parse_row(incomplete_line):
                 yield 0, row
     except FileNotFoundError:
         return
@@ -314,7 +316,7 @@ class ExecutionLock:
             self._close()
 
     def _close(self) -> None:
-        """Close the file, also in a forked child, which would keep the lock if its parent is killed."""
+        """Close the file. A forked child closes it too, so that it does not keep a killed parent's lock."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -349,13 +351,13 @@ def make_folder(folder: Path) -> None:
 
 def _lock(path: Path, *, wait: bool) -> int:
     while True:
-        file = os.open(path, _NEW, PRIVATE_FILE)
+        file = os.open(path, _OPEN_FLAGS, PRIVATE_FILE)
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):
+            if _is_same_file(file, path):
                 return file
         except BlockingIOError:
-            pid = _holder(file)
+            pid = _read_holder(file)
             os.close(file)
             raise FileLockedError(path, pid) from None
         except BaseException:
@@ -365,19 +367,19 @@ def _lock(path: Path, *, wait: bool) -> int:
         os.close(file)
 
 
-def _is_at(file: int, path: Path) -> bool:
+def _is_same_file(file: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
 
 
-def _holder(file: int) -> int | None:
+def _read_holder(file: int) -> int | None:
     text = os.pread(file, 32, 0).strip()
     return int(text) if text.isdigit() else None
 
 
-def _row(line: bytes) -> Iterator[dict[str, Any]]:
+def _parse_row(line: bytes) -> Iterator[dict[str, Any]]:
     if not line.strip():
         return
     try:

@@ -59,7 +59,7 @@ _SUMMARY_FIELDS: Final = {
 }
 
 
-class _Row(_Usage, extra="allow"):
+class _ExecutionRow(_Usage, extra="allow"):
     """One execution that has ended; it has the ``_SUMMARY_FIELDS``."""
 
     execution_id: str
@@ -72,7 +72,7 @@ class _Totals(_Usage):
     executions: int = 0
     statuses: dict[str, int] = Field(default_factory=dict)
 
-    def plus(self, rows: Iterable[_Row]) -> _Totals:
+    def plus(self, rows: Iterable[_ExecutionRow]) -> _Totals:
         """Return the totals with those of ``rows``."""
         totals = self.model_copy(deep=True)
         for row in rows:
@@ -87,10 +87,10 @@ class _Summary(BaseModel):
     session_id: str
     updated_at: float | None = None
     totals: _Totals = Field(default_factory=_Totals)
-    """Of all executions."""
+    """Totals of all executions."""
     earlier: _Totals = Field(default_factory=_Totals)
-    """Of those that are no longer listed."""
-    executions: list[_Row] = Field(default_factory=list)
+    """Totals of the executions that are no longer listed."""
+    executions: list[_ExecutionRow] = Field(default_factory=list)
     """Newest last."""
 
 
@@ -149,11 +149,11 @@ class RuntimeLogger:
         """
         row = state.model_dump(mode="json", include=_SUMMARY_FIELDS)
         summary = self._read_summary()
-        rows = {each.execution_id: each for each in summary.executions}
-        rows[state.execution_id] = _Row.model_validate(row)
-        older = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
+        rows = {listed_row.execution_id: listed_row for listed_row in summary.executions}
+        rows[state.execution_id] = _ExecutionRow.model_validate(row)
+        older_rows = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
         recent_rows = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
-        earlier = summary.earlier.plus(older)
+        earlier = summary.earlier.plus(older_rows)
         summary = _Summary(
             session_id=self._session.id,
             updated_at=state.updated_at,
@@ -186,11 +186,11 @@ class RuntimeLogger:
 
     def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the node visits, newest last; torn lines are skipped."""
-        return _newest(self._details, node_id, limit)
+        return _read_newest_rows(self._details, node_id, limit)
 
     def steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the steps, newest last; torn lines are skipped."""
-        return _newest(self._steps, node_id, limit)
+        return _read_newest_rows(self._steps, node_id, limit)
 
     def next_step(self) -> int:
         """Return the number of the next step if the run of the newest steps is resumed."""
@@ -198,7 +198,7 @@ class RuntimeLogger:
         return max((number for number in numbers if isinstance(number, int)), default=-1) + 1
 
 
-def _newest(path: Path, node_id: str | None, limit: int | None) -> list[dict[str, Any]]:
+def _read_newest_rows(path: Path, node_id: str | None, limit: int | None) -> list[dict[str, Any]]:
     rows = (row for row in newest_lines(path) if node_id is None or row.get("node_id") == node_id)
     try:
         return list(islice(rows, limit))[::-1]

@@ -31,27 +31,27 @@ def branch_session(
     run = checkpoint.execution
     copy = store.create(graph_id=run.graph_id, entry_point=run.entry_point, agent_id=agent_id)
     for name in list_conversations(session.conversations):
-        last = checkpoint.conversations.get(name, 0)
-        _copy_conversation(session.conversations / name, copy.conversations / name, last)
+        last_seq = checkpoint.conversations.get(name, 0)
+        _copy_conversation(session.conversations / name, copy.conversations / name, last_seq)
     if session.artifacts.is_dir():
         shutil.copytree(session.artifacts, copy.artifacts, symlinks=True)
 
-    def begin(state: SessionState) -> None:
+    def copy_state(state: SessionState) -> None:
         state.memory.update(checkpoint.memory)
         state.executions[execution_key(run.graph_id, run.entry_point)] = run.model_copy(
             deep=True, update={"execution_id": execution_id, "status": SessionStatus.PAUSED}
         )
 
-    store.update(copy, begin)
+    store.update(copy, copy_state)
     return copy
 
 
-def _copy_conversation(source: Path, target: Path, last: int) -> None:
-    """Copy a conversation up to its entry ``last``."""
+def _copy_conversation(source: Path, target: Path, last_seq: int) -> None:
+    """Copy a conversation up to its entry ``last_seq``."""
     make_folder(target / "parts")
     for path in (source / "parts").iterdir():
-        part = _PART.fullmatch(path.name)
-        if part and int(part[1]) <= last:
+        match = _PART.fullmatch(path.name)
+        if match and int(match[1]) <= last_seq:
             shutil.copyfile(path, target / "parts" / path.name)
     if (source / "cleared.json").is_file():
         shutil.copyfile(source / "cleared.json", target / "cleared.json")

@@ -40,12 +40,12 @@ _WORST_FIRST: Final = (
 )
 
 
-def _status(value: object) -> object:
+def _parse_status(value: object) -> object:
     is_known = isinstance(value, str) and value in set(SessionStatus)
     return value if is_known else SessionStatus.UNKNOWN
 
 
-def _newest(value: object) -> object:
+def _keep_newest(value: object) -> object:
     return value[-PATH_LENGTH:] if isinstance(value, list) else value
 
 
@@ -65,7 +65,7 @@ class ExecutionState(BaseModel):
     execution_id: str
     graph_id: str
     entry_point: str
-    status: Annotated[SessionStatus, BeforeValidator(_status)]
+    status: Annotated[SessionStatus, BeforeValidator(_parse_status)]
     incarnation_id: str = ""
     started_at: float
     updated_at: float
@@ -74,7 +74,7 @@ class ExecutionState(BaseModel):
     pending: list[PendingNode] = Field(default_factory=list)
     visits: dict[str, int] = Field(default_factory=dict)
     """Number of visits of each node."""
-    path: Annotated[list[str], BeforeValidator(_newest)] = Field(default_factory=list)
+    path: Annotated[list[str], BeforeValidator(_keep_newest)] = Field(default_factory=list)
     """Ids of the completed nodes in order, the newest ``PATH_LENGTH``."""
     results: dict[str, str] = Field(default_factory=dict)
     """Outcome of each node's last visit."""
@@ -100,7 +100,7 @@ class SessionState(BaseModel):
     updated_at: FiniteFloat
     memory: dict[str, Any] = Field(default_factory=dict)
     executions: dict[str, ExecutionState] = Field(default_factory=dict)
-    """By ``execution_key``."""
+    """Executions by ``execution_key``."""
 
     @property
     def status(self) -> SessionStatus:

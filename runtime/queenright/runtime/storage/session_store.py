@@ -110,7 +110,7 @@ class Session:
         return self.path / "logs"
 
 
-def _short_id() -> str:
+def _make_short_id() -> str:
     return os.urandom(4).hex()
 
 
@@ -124,7 +124,7 @@ class SessionStore:
         base: The sessions are in ``base / "sessions"``.
     """
 
-    def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _short_id) -> None:
+    def __init__(self, base: Path, *, clock: Clock, ids: Callable[[], str] = _make_short_id) -> None:
         self.base = base
         self.skipped_files: list[SkippedFile] = []
         """Files that the last listing could not read, with reasons."""
@@ -145,7 +145,7 @@ class SessionStore:
         now = self._clock()
         if session_id is None:
             session_id = f"session_{datetime.fromtimestamp(now, UTC):%Y%m%d_%H%M%S}_{self._ids()}"
-        session = self._session(session_id)
+        session = self._make_session(session_id)
         # The folder alone proves nothing: a worker without a graph may keep its step log there.
         try:
             make_folder(session.root)
@@ -153,7 +153,7 @@ class SessionStore:
             if not os.path.lexists(session.root):  # a file is in place of a parent folder
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", error.filename) from error
             raise SessionExistsError(session_id) from error
-        with lock_file(_state_lock(session), wait=True):
+        with lock_file(_get_state_lock_path(session), wait=True):
             if (session.root / _STATE_FILE).exists():
                 raise SessionExistsError(session_id)
             state = SessionState(
@@ -176,7 +176,7 @@ class SessionStore:
             InvalidSessionIdError: The id is not a valid folder name.
             SessionNotFoundError: The session does not exist.
         """
-        session = self._session(session_id)
+        session = self._make_session(session_id)
         if not (session.root / _STATE_FILE).exists():
             raise SessionNotFoundError(session_id, self._sessions)
         return session
@@ -198,7 +198,7 @@ class SessionStore:
         with lock_file(self._sessions / _LOCK_FILE, wait=True):
             for state in self.list_sessions():
                 if (state.graph_id, state.entry_point) == (graph_id, entry_point):
-                    return self._session(state.session_id)
+                    return self._make_session(state.session_id)
             return self.create(graph_id=graph_id, entry_point=entry_point, agent_id=agent_id)
 
     def read_state(self, session_id: str) -> SessionState:
@@ -210,7 +210,7 @@ class SessionStore:
             SessionNotFoundError: The session does not exist.
             UnusableFileError: Its state cannot be read.
         """
-        return self._read(self._session(session_id))
+        return self._read_state(self._make_session(session_id))
 
     def update(self, session: Session, change: Callable[[SessionState], None]) -> SessionState:
         """
@@ -222,8 +222,8 @@ class SessionStore:
             ValueError: The changed state is invalid, or contains a value that is not JSON; nothing was
                 written.
         """
-        with self._lock(session):
-            state = self._read(session)
+        with self._lock_state(session):
+            state = self._read_state(session)
             change(state)
             state.updated_at = max(state.updated_at, self._clock())
             # Return what will be read back: tuples become lists, and so on.
@@ -241,9 +241,9 @@ class SessionStore:
         """
         states: list[SessionState] = []
         skipped_files: list[SkippedFile] = []
-        for name in self._names():
+        for name in self._list_names():
             try:
-                states.append(self._read(Session(name, self._sessions / name, self._sessions / name)))
+                states.append(self._read_state(Session(name, self._sessions / name, self._sessions / name)))
             except SessionNotFoundError:
                 continue
             except UnusableFileError as error:
@@ -264,14 +264,14 @@ class SessionStore:
         """
         session = self.open(session_id)
         trash = self.base / "sessions.deleted"
-        with self._lock(session), ExitStack() as claims:
+        with self._lock_state(session), ExitStack() as claims:
             for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                 claims.callback(self._claim_file(session, lock).release)
             make_folder(trash)
             # Move it in one step, so that a kill during the removal leaves no partial session.
-            os.replace(session.root, trash / f"{_short_id()}-{_short_id()}")
+            os.replace(session.root, trash / f"{_make_short_id()}-{_make_short_id()}")
         sync_folder(self._sessions)
-        # Including leftovers of a delete that was killed.
+        # This includes the leftovers of a deletion that was killed.
         for leftover in trash.iterdir():
             shutil.rmtree(leftover, ignore_errors=True)
 
@@ -283,7 +283,7 @@ class SessionStore:
             SessionBusyError: Another execution is running in it.
             SessionNotFoundError: The session was deleted.
         """
-        with self._lock(session):
+        with self._lock_state(session):
             if not (session.root / _STATE_FILE).exists():
                 raise SessionNotFoundError(session.id, self._sessions)
             make_folder(session.path)
@@ -302,7 +302,7 @@ class SessionStore:
         Raises:
             SessionNotFoundError: The session was deleted.
         """
-        with self._lock(session):  # so that our probe is not mistaken for a writer
+        with self._lock_state(session):  # so that our probe is not mistaken for a writer
             try:
                 for lock in [session.root / _LOCK_FILE, *session.root.glob(f"graphs/*/{_LOCK_FILE}")]:
                     if lock.exists():
@@ -312,21 +312,21 @@ class SessionStore:
                 return True
         return False
 
-    def _session(self, session_id: str) -> Session:
+    def _make_session(self, session_id: str) -> Session:
         path = self._sessions / check_session_id(session_id)
         if len(session_id.encode()) > _NAME_BYTES:
             raise InvalidSessionIdError(session_id)
         return Session(session_id, path, path)
 
-    def _names(self) -> list[str]:
+    def _list_names(self) -> list[str]:
         with suppress(FileNotFoundError, NotADirectoryError):
             return [entry.name for entry in os.scandir(self._sessions) if entry.is_dir()]
         return []
 
-    def _lock(self, session: Session) -> ExitStack:
+    def _lock_state(self, session: Session) -> ExitStack:
         stack = ExitStack()
         try:
-            stack.enter_context(lock_file(_state_lock(session), wait=True))
+            stack.enter_context(lock_file(_get_state_lock_path(session), wait=True))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise SessionNotFoundError(session.id, self._sessions) from error
         return stack
@@ -337,7 +337,7 @@ class SessionStore:
         except FileLockedError as error:
             raise SessionBusyError(session.id, error.pid) from error
 
-    def _read(self, session: Session) -> SessionState:
+    def _read_state(self, session: Session) -> SessionState:
         path = session.root / _STATE_FILE
         try:
             row = read_json(path)
@@ -357,7 +357,7 @@ class SessionStore:
         return state
 
 
-def _state_lock(session: Session) -> Path:
+def _get_state_lock_path(session: Session) -> Path:
     return session.root / f"{_STATE_FILE}.lock"
 
 

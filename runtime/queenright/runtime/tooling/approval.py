@@ -40,7 +40,7 @@ class ApprovalGate:
 
     def __init__(self) -> None:
         self.callback: ApprovalCallback | None = None
-        self._asking = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def check(self, request: ApprovalRequest) -> None:
         """
@@ -49,7 +49,7 @@ class ApprovalGate:
         Raises:
             NotApprovedError: The call is not approved, or the callback failed.
         """
-        async with self._asking:
+        async with self._lock:
             callback = self.callback
             if callback is None:
                 return

@@ -50,7 +50,7 @@ class ToolThreads:
     async def wait_idle(self, session_id: str) -> None:
         """Wait until no function runs for a session."""
         while self._running[session_id]:
-            await self._change()
+            await self._wait_for_change()
 
     async def run(self, session_id: str, function: Callable[[], T]) -> T:
         """
@@ -65,7 +65,7 @@ class ToolThreads:
                     f"{MAX_THREADS_PER_SESSION} calls that timed out are still running in this session, "
                     f"so no other is started until one of them ends"
                 )
-            await self._change()
+            await self._wait_for_change()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         context = contextvars.copy_context()
@@ -91,7 +91,7 @@ class ToolThreads:
             if is_abandoned:
                 self._abandoned_counts[session_id] -= 1
                 _abandoned_threads.discard(thread)
-            self._end(session_id)
+            self._count_end(session_id)
             if not answer.done():
                 set_answer()
 
@@ -101,7 +101,7 @@ class ToolThreads:
         try:
             thread.start()
         except BaseException:
-            self._end(session_id)
+            self._count_end(session_id)
             raise
         try:
             return await answer
@@ -113,7 +113,7 @@ class ToolThreads:
                 self._notify_change()
             raise
 
-    def _end(self, session_id: str) -> None:
+    def _count_end(self, session_id: str) -> None:
         self._running[session_id] -= 1
         for counter in (self._running, self._abandoned_counts):
             if counter[session_id] <= 0:
@@ -125,7 +125,7 @@ class ToolThreads:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def _change(self) -> None:
+    async def _wait_for_change(self) -> None:
         """Wait until a thread has ended, or its caller stopped waiting."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._change_waiters.add(waiter)

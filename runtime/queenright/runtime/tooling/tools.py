@@ -58,16 +58,16 @@ class UnknownToolError(ToolError):
     """Raised for a call of a tool that does not exist."""
 
 
-_schemas: Final[WeakKeyDictionary[type[BaseModel], dict[str, Any]]] = WeakKeyDictionary()
+_schema_cache: Final[WeakKeyDictionary[type[BaseModel], dict[str, Any]]] = WeakKeyDictionary()
 
 
 def _get_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Return a copy of a model's schema; the schema is cached because generating it takes milliseconds."""
-    schema = _schemas.get(arguments)
+    schema = _schema_cache.get(arguments)
     if schema is None:
         schema = arguments.model_json_schema()
         schema.pop("title", None)
-        _schemas[arguments] = schema
+        _schema_cache[arguments] = schema
     return deepcopy(schema)
 
 
@@ -127,14 +127,14 @@ class Tool:
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
         values = context or {}
         parameters = {name: values.get(name) for name in self.context}
-        answer, error = await run_isolated(self._answer(arguments_value, parameters, values, threads))
+        answer, error = await run_isolated(self._call_run(arguments_value, parameters, values, threads))
         if error is None:
             return ToolResult(answer or "")
         message = redact(error_text(error), _MAX_ERROR_CHARACTERS)
         source = self.name if isinstance(error, ToolError) else f"{self.name} failed: {type(error).__name__}"
         return ToolResult(f"error: {source}: {message}", failed=True, error=error)
 
-    async def _answer(
+    async def _call_run(
         self,
         arguments_value: object,
         parameters: Mapping[str, object],
@@ -143,9 +143,9 @@ class Tool:
     ) -> str:
         if self.threaded and threads is not None:
             session = str(context.get("session_id") or "")
-            return _text(await threads.run(session, lambda: self.run(arguments_value, **parameters)))
+            return _to_text(await threads.run(session, lambda: self.run(arguments_value, **parameters)))
         answer = self.run(arguments_value, **parameters)
-        return _text(await answer if inspect.isawaitable(answer) else answer)
+        return _to_text(await answer if inspect.isawaitable(answer) else answer)
 
     def _parse_arguments(self, arguments: str) -> object:
         if not isinstance(self.arguments, Mapping):
@@ -225,8 +225,8 @@ class ToolRegistry:
         tool = self._tools.get(call.name)
         if tool is None:
             names = ", ".join(self._tools) or "none"
-            unknown = UnknownToolError(f"there is no tool {call.name!r}; available: {names}")
-            return ToolResult(f"error: {unknown}", failed=True, error=unknown)
+            error = UnknownToolError(f"there is no tool {call.name!r}; available: {names}")
+            return ToolResult(f"error: {error}", failed=True, error=error)
         return await tool.call(call.arguments, context, self.threads)
 
 
@@ -264,7 +264,7 @@ def tool_from_function(
     )
 
 
-def _text(answer: object) -> str:
+def _to_text(answer: object) -> str:
     """Return a tool's answer as text for a model."""
     if isinstance(answer, str):
         return answer
@@ -340,18 +340,18 @@ def to_keyword_arguments(arguments: BaseModel) -> dict[str, Any]:
 def parse_argument_descriptions(docstring: str) -> dict[str, str]:
     """Return the description of each parameter under ``Args:`` in a docstring."""
     descriptions: dict[str, str] = {}
-    inside, current, depth = False, "", 0
+    is_in_arguments, current_name, depth = False, "", 0
     for line in docstring.splitlines():
         if section := _SECTION.match(line):
-            inside, current = section[1].lower() in _ARGUMENT_SECTIONS, ""
-        elif inside and line.strip():
+            is_in_arguments, current_name = section[1].lower() in _ARGUMENT_SECTIONS, ""
+        elif is_in_arguments and line.strip():
             indent = len(line) - len(line.lstrip())
             match = _ARGUMENT.match(line)
-            if match and (not current or indent <= depth):
-                current, depth = match[1], indent
-                descriptions[current] = match[2].strip()
-            elif current:
-                descriptions[current] = f"{descriptions[current]} {line.strip()}".strip()
+            if match and (not current_name or indent <= depth):
+                current_name, depth = match[1], indent
+                descriptions[current_name] = match[2].strip()
+            elif current_name:
+                descriptions[current_name] = f"{descriptions[current_name]} {line.strip()}".strip()
     return descriptions
 
 
