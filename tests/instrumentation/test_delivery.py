@@ -156,7 +156,7 @@ def test_unavailable_service_is_retried_with_backoff() -> None:
     pauses = []
     for failures in (0, 1, 3, 50):
         delivery._failures = failures
-        pauses.append(delivery._pause())
+        pauses.append(delivery._get_pause())
 
     assert pauses[0] == 0.5
     assert 0.5 <= pauses[1] <= 1.0

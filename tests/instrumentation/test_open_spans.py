@@ -306,7 +306,7 @@ def test_spans_beyond_the_capacity_are_dropped_and_counted(
     monkeypatch.setattr(open_spans, "CAPACITY", 2)
     before = DROPPED.get_count("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
-    assert len(watch.processor._new) == 2
+    assert len(watch.processor._new_spans) == 2
     watch.advance(GRACE)
 
     calls += [watch.start(f"chat {number}", CHAT) for number in range(3, 5)]
@@ -359,7 +359,7 @@ def test_internal_error_does_not_reach_the_agent(watch: Watch) -> None:
         def pop(self, *_: Any) -> Any:
             raise RuntimeError("broken")
 
-    watch.processor._new = BrokenMapping()
+    watch.processor._new_spans = BrokenMapping()
 
     with watch.provider.get_tracer("lib").start_as_current_span("chat gpt-4o", attributes=CHAT):
         assert get_current_span().is_recording()
@@ -504,7 +504,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     for events in events_by_name.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
     assert len(events_by_name) >= 40
-    assert [*watch.processor._new, *watch.processor._undecided_spans, *watch.processor._reports] == []
+    assert [*watch.processor._new_spans, *watch.processor._undecided_spans, *watch.processor._reports] == []
 
 
 @given(

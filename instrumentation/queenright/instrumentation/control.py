@@ -50,7 +50,7 @@ _SILENT_FAILURES: Final = 2
 _SAME_CLOCK_SECONDS: Final = 5.0
 """Clock difference in seconds that is ignored: ``Date`` has whole seconds, and responses take time."""
 _MAX_HANDLED_IDS: Final = 1024
-_MAX_WAITING: Final = 100
+_MAX_PENDING_INSTRUCTIONS: Final = 100
 """Maximum instructions that wait for the agent to take them."""
 _EXIT_SECONDS: Final = 1.0
 
@@ -114,7 +114,7 @@ class ControlChannel:
             self._close_event.set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._waiting: deque[Instruction] = deque()
+        self._pending_instructions: deque[Instruction] = deque()
         self._unread_terminations: list[Termination] = []
 
     def start(self) -> None:
@@ -129,17 +129,17 @@ class ControlChannel:
     def take(self) -> list[Instruction]:
         """Return waiting instructions, oldest first, and answer the nudges. Does not block."""
         with self._lock:
-            waiting, self._waiting = list(self._waiting), deque()
-        fresh = [instruction for instruction in waiting if not self._is_late(instruction)]
-        for instruction in fresh:
+            instructions, self._pending_instructions = list(self._pending_instructions), deque()
+        timely_instructions = [instruction for instruction in instructions if not self._is_late(instruction)]
+        for instruction in timely_instructions:
             if isinstance(instruction, Nudge):
                 self._answers.send_outcome(instruction.instruction_id, "done")
         with self._lock:
             # Terminations are answered when the run ends.
             self._unread_terminations += [
-                instruction for instruction in fresh if isinstance(instruction, Termination)
+                instruction for instruction in timely_instructions if isinstance(instruction, Termination)
             ]
-        return fresh
+        return timely_instructions
 
     def close(self, checkpoint_id: str = "") -> None:
         """
@@ -153,8 +153,8 @@ class ControlChannel:
                 return
             self._checkpoint_id = checkpoint_id or None
             self._close_event.set()
-            remaining = [*self._waiting, *self._unread_terminations]
-            self._waiting, self._unread_terminations = deque(), []
+            remaining = [*self._pending_instructions, *self._unread_terminations]
+            self._pending_instructions, self._unread_terminations = deque(), []
         for instruction in remaining:
             self._answer_after_end(instruction)
 
@@ -194,23 +194,25 @@ class ControlChannel:
     def _receive(self, response: InstructionsResponse) -> bool:
         """Deliver the new instructions of a response; return whether there were any."""
         now = self._clock()
-        ahead = now - response.time if response.time is not None else 0.0
-        if abs(ahead) <= _SAME_CLOCK_SECONDS:
-            ahead = 0.0
+        clock_offset = now - response.time if response.time is not None else 0.0
+        if abs(clock_offset) <= _SAME_CLOCK_SECONDS:
+            clock_offset = 0.0
         instructions = parse_instructions(
             response.body,
             session_id=self._session_id,
             incarnation_id=self._incarnation_id,
             now=now,
-            clock_offset=ahead,
+            clock_offset=clock_offset,
         )
-        new = [instruction for instruction in instructions if self._is_new(instruction.instruction_id)]
-        for instruction in new:
+        new_instructions = [
+            instruction for instruction in instructions if self._is_new(instruction.instruction_id)
+        ]
+        for instruction in new_instructions:
             if isinstance(instruction, InvalidInstruction):
                 self._answers.send_outcome(instruction.instruction_id, "refused", detail=instruction.reason)
             else:
                 self._deliver(instruction)
-        return bool(new)
+        return bool(new_instructions)
 
     def _is_new(self, instruction_id: str) -> bool:
         if instruction_id in self._handled_ids:
@@ -224,10 +226,10 @@ class ControlChannel:
 
     def _deliver(self, instruction: Instruction) -> None:
         if isinstance(instruction, Nudge) and self._on_nudge is not None:
-            self._nudges.put(partial(self._call, instruction, partial(self._on_nudge, instruction)))
+            self._nudges.put(partial(self._run_callback, instruction, partial(self._on_nudge, instruction)))
         elif isinstance(instruction, Termination) and self._on_terminate is not None:
             self._terminations.put(
-                partial(self._call, instruction, partial(self._on_terminate, instruction.reason))
+                partial(self._run_callback, instruction, partial(self._on_terminate, instruction.reason))
             )
         elif not self._keep_unhandled:
             callback = "on_nudge" if isinstance(instruction, Nudge) else "on_terminate"
@@ -236,17 +238,20 @@ class ControlChannel:
             )
         else:
             with self._lock:
-                has_room = len(self._waiting) < _MAX_WAITING and not self._close_event.is_set()
+                has_room = (
+                    len(self._pending_instructions) < _MAX_PENDING_INSTRUCTIONS
+                    and not self._close_event.is_set()
+                )
                 if has_room:
-                    self._waiting.append(instruction)
+                    self._pending_instructions.append(instruction)
             if not has_room and not self._is_late(instruction):
                 self._answers.send_outcome(
                     instruction.instruction_id,
                     "failed",
-                    detail=f"{_MAX_WAITING} instructions already wait to be taken",
+                    detail=f"{_MAX_PENDING_INSTRUCTIONS} instructions already wait to be taken",
                 )
 
-    def _call(self, instruction: Instruction, function: Callable[[], object]) -> None:
+    def _run_callback(self, instruction: Instruction, function: Callable[[], object]) -> None:
         """Call the agent's callback and suppress whatever it raises."""
         if self._is_late(instruction):
             return
@@ -302,7 +307,7 @@ atexit.register(_drain_all)
 
 MAX_BACKOFF_SECONDS: Final = 60.0
 """Maximum seconds between two attempts."""
-_ATTEMPTS: Final = 8
+_MAX_ATTEMPTS: Final = 8
 """Attempts to send an outcome, over about two minutes."""
 
 exiting: Final = threading.Event()
@@ -345,7 +350,7 @@ class InstructionAnswers:
     def _post(self, instruction_id: str, answer: Mapping[str, str]) -> None:
         client = self._connect()
         try:
-            for attempt in range(1, _ATTEMPTS + 1):
+            for attempt in range(1, _MAX_ATTEMPTS + 1):
                 try:
                     return client.answer(instruction_id, answer)
                 except ServiceUnreachableError as error:

@@ -118,7 +118,7 @@ class ControlClient:
         if status != 200:
             raise ServiceUnreachableError(f"HTTP status {status}")
         try:
-            return InstructionsResponse(json.loads(body), _seconds(date))
+            return InstructionsResponse(json.loads(body), _parse_date(date))
         except (ValueError, RecursionError):
             raise ServiceUnreachableError("the response is not JSON") from None
 
@@ -144,7 +144,7 @@ class ControlClient:
             request.headers["Authorization"] = f"Bearer {token}"
         return request
 
-    def _send(self, method: str, url: str, seconds: float, **more: Any) -> tuple[int, bytes, str]:
+    def _send(self, method: str, url: str, seconds: float, **options: Any) -> tuple[int, bytes, str]:
         with _suppress_instrumentation():
             try:
                 with self._session.request(
@@ -154,16 +154,16 @@ class ControlClient:
                     stream=True,
                     # A redirect could send the token to another host.
                     allow_redirects=False,
-                    **more,
+                    **options,
                 ) as response:
-                    body = self._read(response, seconds)
+                    body = self._read_body(response, seconds)
                     return response.status_code, body, response.headers.get("Date", "")
             except ServiceUnreachableError:
                 raise
             except Exception as error:
                 raise ServiceUnreachableError(type(error).__name__) from None
 
-    def _read(self, response: Response, seconds: float) -> bytes:
+    def _read_body(self, response: Response, seconds: float) -> bytes:
         deadline = self._monotonic() + seconds
         body = bytearray()
         for chunk in response.iter_content(_CHUNK_BYTES):
@@ -175,7 +175,7 @@ class ControlClient:
         return bytes(body)
 
 
-def _seconds(date: str) -> float | None:
+def _parse_date(date: str) -> float | None:
     try:
         return parsedate_to_datetime(date).timestamp()
     except (ValueError, OverflowError):

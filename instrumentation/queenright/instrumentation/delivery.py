@@ -108,8 +108,8 @@ class Delivery:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._waiting: list[threading.Event] = []
+        self._wake_event = threading.Event()
+        self._flush_events: list[threading.Event] = []
         self._thread: threading.Thread | None = None
         self._sender: Sender | None = None
         self._failures = 0
@@ -131,8 +131,8 @@ class Delivery:
         self._put(self._spans, span)
 
     def _put(self, queue: _Queue[Any], item: Any) -> None:
-        if queue.put(item) >= BATCH and not self._failures and not self._wake.is_set():
-            self._wake.set()
+        if queue.put(item) >= BATCH and not self._failures and not self._wake_event.is_set():
+            self._wake_event.set()
         if self._thread is None:
             self._start()
 
@@ -150,8 +150,8 @@ class Delivery:
         if self._thread is None:
             return not self._records.items and not self._spans.items
         flush_event = threading.Event()
-        self._waiting.append(flush_event)
-        self._wake.set()
+        self._flush_events.append(flush_event)
+        self._wake_event.set()
         return flush_event.wait(timeout) and not self._records.items and not self._spans.items
 
     def close(self, timeout: float = 2.0) -> None:
@@ -168,7 +168,7 @@ class Delivery:
         self._give_up_at = time.monotonic() + timeout
         self._is_closed = True
         thread = self._thread
-        self._wake.set()
+        self._wake_event.set()
         if thread is not None and thread.is_alive():
             thread.join(timeout)
         loss_count = self._in_flight
@@ -187,36 +187,36 @@ class Delivery:
 
     def _run(self) -> None:
         while not self._is_closed:
-            self._wake.wait(self._pause())
-            self._wake.clear()
-            self._cycle()
+            self._wake_event.wait(self._get_pause())
+            self._wake_event.clear()
+            self._deliver_queued()
         # Items queued during the last delivery, such as the end of the run, or not delivered yet.
         while self._has_delivered and (self._records.items or self._spans.items):
             remaining = self._give_up_at - time.monotonic()
             if remaining <= 0:
                 break
             time.sleep(min(self._interval, remaining))
-            self._cycle()
+            self._deliver_queued()
         if self._sender is not None:
             with suppress_errors:
                 self._sender.close()
 
-    def _pause(self) -> float:
+    def _get_pause(self) -> float:
         """Return the seconds until the next attempt, with exponential backoff."""
         if not self._failures:
             return self._interval
-        longest = min(_BACKOFF_LIMIT, self._interval * 2.0 ** min(self._failures, 16))
-        return longest * random.uniform(0.5, 1.0)
+        max_pause = min(_BACKOFF_LIMIT, self._interval * 2.0 ** min(self._failures, 16))
+        return max_pause * random.uniform(0.5, 1.0)
 
-    def _cycle(self) -> None:
-        waiting, self._waiting = self._waiting, []
+    def _deliver_queued(self) -> None:
+        flush_events, self._flush_events = self._flush_events, []
         is_success = False
         with suppress_errors:
             # Spans are counted first, because every start record is queued before the end of its span.
-            spans, records = len(self._spans.items), len(self._records.items)
-            if (spans or records) and self._sender is None:
+            span_count, record_count = len(self._spans.items), len(self._records.items)
+            if (span_count or record_count) and self._sender is None:
                 self._sender = self._connect()
-            is_success = self._drain(self._records, records) and self._drain(self._spans, spans)
+            is_success = self._drain(self._records, record_count) and self._drain(self._spans, span_count)
         self._failures = 0 if is_success else self._failures + 1
         if self._failures > SILENT_FAILURES and self._sender is not None:
             warn_once(
@@ -224,7 +224,7 @@ class Delivery:
                 "until it exits.",
                 self._sender.destination,
             )
-        for flush_event in waiting:
+        for flush_event in flush_events:
             flush_event.set()
 
     def _drain(self, queue: _Queue[Any], number: int) -> bool:

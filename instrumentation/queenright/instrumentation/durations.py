@@ -11,9 +11,9 @@ def format_duration(seconds: float) -> str:
     if seconds < 5_370:
         return f"{seconds / 60:.0f} min"
     if seconds < 129_600:
-        return _decimal(seconds / 3_600, "h")
-    return _decimal(seconds / 86_400, "d")
+        return _format_decimal(seconds / 3_600, "h")
+    return _format_decimal(seconds / 86_400, "d")
 
 
-def _decimal(value: float, unit: str) -> str:
+def _format_decimal(value: float, unit: str) -> str:
     return f"{value:.1f}".removesuffix(".0") + f" {unit}"

@@ -46,7 +46,7 @@ _CODE: Final = _WORD_SETS["code"]
 
 _EXECUTES: Final = _WORD_SETS["executes"]
 _ASKS: Final = _WORD_SETS["asks"]
-_ASKING: Final = re.compile(
+_QUESTION_TOOL_NAME: Final = re.compile(
     "|".join(name.replace("_", "[^a-z0-9]*") for name in sorted(_ASKS)), re.IGNORECASE
 )
 _QUESTIONS: Final = ("question", "questions", "prompt", "message", "text", "query", "plan")
@@ -60,11 +60,11 @@ _SEPARATORS: Final = re.compile(r"__|[.:/]")
 _PLAIN: Final = re.compile(r"[^a-z0-9]+")
 
 
-class _Tool(NamedTuple):
+class _ToolTraits(NamedTuple):
     """What can be inferred from a tool's name."""
 
     effect: Effect | None
-    command_in: tuple[str, ...] = ()
+    command_keys: tuple[str, ...] = ()
     """Argument names that may hold the command of a shell."""
     is_editor: bool = False
     is_stdin: bool = False
@@ -74,26 +74,26 @@ class _Tool(NamedTuple):
 
 
 @lru_cache(4096)
-def _inspect_tool(name: str) -> _Tool:
+def _inspect_tool(name: str) -> _ToolTraits:
     # "mcp__github__create_issue", "functions.read_file": the tool's own name is the last part.
     verb = _SEPARATORS.split(name)[-1]
-    plain = _PLAIN.sub("_", verb.lower()).strip("_")
+    plain_name = _PLAIN.sub("_", verb.lower()).strip("_")
     words = [word.lower() for word in _WORDS.findall(verb)]
-    if plain in _ASKS:
-        return _Tool(None, is_question_tool=True)
-    if plain in _SUBMITS or "_".join(words) in _SUBMITS:
-        return _Tool(Effect.SUBMITS)
-    if plain in _WAITS:
-        return _Tool(Effect.WAITS)
-    if plain in _SHELLS:
-        return _Tool(None, command_in=("command", "cmd", "script", "input"))
-    if plain in _EDITORS or plain in _STDIN:
-        return _Tool(None, is_editor=plain in _EDITORS, is_stdin=plain in _STDIN)
+    if plain_name in _ASKS:
+        return _ToolTraits(None, is_question_tool=True)
+    if plain_name in _SUBMITS or "_".join(words) in _SUBMITS:
+        return _ToolTraits(Effect.SUBMITS)
+    if plain_name in _WAITS:
+        return _ToolTraits(Effect.WAITS)
+    if plain_name in _SHELLS:
+        return _ToolTraits(None, command_keys=("command", "cmd", "script", "input"))
+    if plain_name in _EDITORS or plain_name in _STDIN:
+        return _ToolTraits(None, is_editor=plain_name in _EDITORS, is_stdin=plain_name in _STDIN)
     if "replace" in words:
-        return _Tool(Effect.EDITS)
+        return _ToolTraits(Effect.EDITS)
     if not _NOTES.isdisjoint(words):
-        return _Tool(None, is_note=True)
-    return _Tool(_infer_from_words(words), is_messaging_tool=not _SPEAKS.isdisjoint(words[:1]))
+        return _ToolTraits(None, is_note=True)
+    return _ToolTraits(_infer_from_words(words), is_messaging_tool=not _SPEAKS.isdisjoint(words[:1]))
 
 
 def _infer_from_words(words: list[str]) -> Effect | None:
@@ -126,7 +126,7 @@ def is_question_tool(name: str) -> bool:
 
 def may_name_question_tool(text: str) -> bool:
     """Return whether a text may name a tool that asks a person; False is certain."""
-    return _ASKING.search(text) is not None
+    return _QUESTION_TOOL_NAME.search(text) is not None
 
 
 def extract_question(tool: str, arguments: object) -> str:
@@ -135,7 +135,7 @@ def extract_question(tool: str, arguments: object) -> str:
         return ""
     arguments = _parse_arguments(arguments)
     if isinstance(arguments, Mapping) and isinstance(questions := arguments.get("questions"), list):
-        arguments = {"text": " ".join(_read_text(effect, _QUESTIONS) for effect in questions)}
+        arguments = {"text": " ".join(_read_text(question, _QUESTIONS) for question in questions)}
     return _read_text(arguments, _QUESTIONS).strip() or tool
 
 

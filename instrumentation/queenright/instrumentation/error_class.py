@@ -145,11 +145,11 @@ def find_unreported_failure(result: object, effect: str | None, arguments: objec
         return ""
     if is_refused_by_shell(result):
         return SHELL_REFUSED
-    end = result[-_END_LENGTH:]
-    if ("ccepted" in end or "ejected" in end) and _NOT_ACCEPTED.fullmatch(result) is not None:
+    ending = result[-_END_LENGTH:]
+    if ("ccepted" in ending or "ejected" in ending) and _NOT_ACCEPTED.fullmatch(result) is not None:
         return NOT_ACCEPTED
-    refuses = _REFUSES_EDIT if effect in _EDITING_EFFECTS else _REFUSES_CALL
-    return classify_error_text(result, arguments) if refuses.match(result) is not None else ""
+    refusal_pattern = _REFUSES_EDIT if effect in _EDITING_EFFECTS else _REFUSES_CALL
+    return classify_error_text(result, arguments) if refusal_pattern.match(result) is not None else ""
 
 
 def _find_object_failure(result: Mapping[str, object], arguments: object) -> str:
@@ -192,9 +192,13 @@ def classify_error_text(text: str, arguments: object = None) -> str:
     for argument in _list_strings(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
-    before, _, last = line.rpartition(": ")
-    if " " in before and _ONE_WORD.fullmatch(last) is not None and _ERROR_WORD.search(before) is not None:
-        line = f"{before}: ~"  # the last word is a value
+    prefix, _, last_word = line.rpartition(": ")
+    if (
+        " " in prefix
+        and _ONE_WORD.fullmatch(last_word) is not None
+        and _ERROR_WORD.search(prefix) is not None
+    ):
+        line = f"{prefix}: ~"  # the last word is a value
     return (
         _VARIABLE_PART.sub(
             lambda match: next(filter(None, match.group(*_STATUSES)), "~"), line[:_LINE_LIMIT]
@@ -214,8 +218,8 @@ def classify_error(error_type: str, text: str) -> str:
         return error_type
     if error_type in _SHELL_EXITS or not text:
         return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
-    from_text = classify_error_text(text)
-    return "" if _GENERIC.fullmatch(from_text) else from_text
+    text_class = classify_error_text(text)
+    return "" if _GENERIC.fullmatch(text_class) else text_class
 
 
 @lru_cache(1024)

@@ -138,7 +138,7 @@ _FAILURE_WORD: Final = re.compile(
     r"|unable|undefined|unknown|illegal|malformed|mismatch|wrong|refused|nope)\b",
     re.IGNORECASE,
 )
-_SHORT: Final = 400
+_MAX_SHORT_LENGTH: Final = 400
 # A short result that reports a failure; "error rate" and "2 errors" are about something else.
 _FAILURE: Final = re.compile(
     r"(?<!\d )(?:Error|Exception|Traceback)\b|^\W*(?:error:|fatal:|failed to\b)"
@@ -272,7 +272,7 @@ def _has_failure_shape(canonical: str, arguments: object) -> bool:
     # Without arguments, each call may concern another place.
     return (
         bool(arguments)
-        and len(canonical) <= _SHORT
+        and len(canonical) <= _MAX_SHORT_LENGTH
         and _PLACE.search(canonical) is not None
         and _FAILURE_WORD.search(canonical) is not None
     )
@@ -282,7 +282,7 @@ def _reports_failure(canonical: str) -> bool:
     """Return whether a text reports a failure."""
     if canonical[:1] != '"' or len(canonical) > _MAX_SEARCHED_FOR_FAILURE:
         return False
-    if len(canonical) > _SHORT:
+    if len(canonical) > _MAX_SHORT_LENGTH:
         return "Traceback " in canonical and _FAILURE_SHAPE.search(canonical) is not None
     return any(word in canonical for word in _FAILED_HINTS) and _FAILURE.search(canonical) is not None
 
@@ -306,7 +306,7 @@ def _canonicalize(value: object, *, is_arguments: bool = False) -> str:
         if type(value) is str:
             return _canonicalize_text(value, is_arguments=is_arguments)
         parts = _Parts(is_arguments=is_arguments)
-        _write(value, parts, _MAX_DEPTH, None)
+        _append_value(value, parts, _MAX_DEPTH, None)
         return "".join(parts)
     except Exception:  # a __repr__ that raises, a container changed by another thread, endless recursion
         return f"<{type(value).__qualname__}>"
@@ -327,8 +327,8 @@ def _list_texts(arguments: object) -> list[str]:
         return []
     texts: list[str] = []
     for value in list(arguments.values())[:_MAX_TEXTS]:
-        each = value[:_MAX_TEXTS] if isinstance(value, list | tuple) else (value,)
-        texts += [item.strip() for item in each if isinstance(item, str)]
+        items = value[:_MAX_TEXTS] if isinstance(value, list | tuple) else (value,)
+        texts += [item.strip() for item in items if isinstance(item, str)]
     texts = [text for text in texts if len(text) >= _MIN_TEXT_LENGTH]
     return sorted(texts, key=len, reverse=True)[:_MAX_TEXTS] if len(texts) > 1 else texts
 
@@ -343,7 +343,7 @@ def _canonicalize_text(text: str, *, is_arguments: bool) -> str:
             pass
         else:
             parts = _Parts(is_arguments=is_arguments)
-            _write(json_value, parts, _MAX_DEPTH, None)
+            _append_value(json_value, parts, _MAX_DEPTH, None)
             return "".join(parts)
     return '"' + _mask(text, is_arguments=is_arguments)
 
@@ -433,7 +433,7 @@ class _Parts(list[str]):
         self.is_arguments = is_arguments
 
 
-def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
+def _append_value(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
     """Append the canonical form of ``value``, the value of ``key``, to ``parts``."""
     kind = type(value)
     if kind is str:
@@ -456,11 +456,11 @@ def _write(value: Any, parts: _Parts, depth: int, key: str | None) -> None:
             if len(parts) > _MAX_NODES:
                 parts.append(_dump(value[index:]))
                 break
-            _write(item, parts, depth - 1, None)
+            _append_value(item, parts, depth - 1, None)
             parts.append(",")
         parts.append("]")
     else:
-        parts.append(_describe(value, is_arguments=parts.is_arguments))
+        parts.append(_canonicalize_other(value, is_arguments=parts.is_arguments))
 
 
 def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
@@ -471,11 +471,11 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
     parts.append("{")
     for index, key in enumerate(keys):
         if len(parts) > _MAX_NODES:
-            parts.append(_dump({rest: value[rest] for rest in keys[index:]}))
+            parts.append(_dump({later_key: value[later_key] for later_key in keys[index:]}))
             break
         item = value[key]
         name = key if type(key) is str else repr(key)
-        entry = _keys.get(name)
+        entry = _key_cache.get(name)
         if entry is None:
             entry = _classify_key(name)
         canonical_key, is_volatile, is_call_key = entry
@@ -485,22 +485,22 @@ def _write_mapping(value: Mapping[Any, Any], parts: _Parts, depth: int) -> None:
             parts.append(canonical_key + "~,")
             continue
         parts.append(canonical_key)
-        _write(item, parts, depth - 1, name)
+        _append_value(item, parts, depth - 1, name)
         parts.append(",")
     parts.append("}")
 
 
-_Test = Callable[[object], bool] | None
+_ValueTest = Callable[[object], bool] | None
 
-_keys: Final[dict[str, tuple[str, _Test, _Test]]] = {}
+_key_cache: Final[dict[str, tuple[str, _ValueTest, _ValueTest]]] = {}
 """Cache by key: its canonical form, and tests for values that are new for every call: in any value, in
 arguments."""
 
 
-def _classify_key(key: str) -> tuple[str, _Test, _Test]:
+def _classify_key(key: str) -> tuple[str, _ValueTest, _ValueTest]:
     plain_key = _normalize_key(key)
-    is_volatile: _Test = None
-    is_call_key: _Test = None
+    is_volatile: _ValueTest = None
+    is_call_key: _ValueTest = None
     if plain_key in _VOLATILE_KEYS:
         is_volatile = _is_scalar
     elif plain_key in ("duration", "durationseconds"):
@@ -512,8 +512,8 @@ def _classify_key(key: str) -> tuple[str, _Test, _Test]:
     elif plain_key in _TIME_OF_CALL:
         is_call_key = _is_clock_reading
     entry = (f"{key!r}:", is_volatile, is_call_key)
-    if len(_keys) < _MAX_CACHED_KEYS and len(key) < 100:
-        _keys[key] = entry
+    if len(_key_cache) < _MAX_CACHED_KEYS and len(key) < 100:
+        _key_cache[key] = entry
     return entry
 
 
@@ -540,7 +540,7 @@ def _normalize_key(key: str) -> str:
     return key.lower().replace("_", "").replace("-", "").replace(".", "")
 
 
-def _describe(value: object, *, is_arguments: bool = False) -> str:
+def _canonicalize_other(value: object, *, is_arguments: bool = False) -> str:
     """Return the canonical form of a value that is not JSON."""
     if isinstance(value, str | bool | int | float | UUID):  # subclasses: enumerations and the like
         return '"' + _mask(str(value), is_arguments=is_arguments)
@@ -550,12 +550,12 @@ def _describe(value: object, *, is_arguments: bool = False) -> str:
         parts: list[_Parts] = []
         for item in value:
             parts.append(_Parts(is_arguments=is_arguments))
-            _write(item, parts[-1], 2, None)
+            _append_value(item, parts[-1], 2, None)
         return "(" + ",".join(sorted("".join(part) for part in parts)) + ")"
     return "<" + scrub(repr(value))
 
 
-_dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_describe).encode
+_dump: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_canonicalize_other).encode
 
 NOTHING_NEW: Final = _digest("~")
 """Fingerprint of a result that only repeats its arguments."""

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Final
 from weakref import WeakMethod
 
-_in_child: Final[list[WeakMethod[Callable[[], Any]]]] = []
+_child_callbacks: Final[list[WeakMethod[Callable[[], Any]]]] = []
 
 
 class _ForkCount:
@@ -25,8 +25,8 @@ fork_count: Final = _ForkCount()
 
 def after_fork_in_child(method: Callable[[], Any]) -> None:
     """Call a bound method in every forked child while its object is alive."""
-    _in_child[:] = [reference for reference in _in_child if reference() is not None]
-    _in_child.append(WeakMethod(method))
+    _child_callbacks[:] = [reference for reference in _child_callbacks if reference() is not None]
+    _child_callbacks.append(WeakMethod(method))
 
 
 def import_for_requests() -> None:
@@ -39,13 +39,13 @@ def import_for_requests() -> None:
         import_module(module)
 
 
-def _after_in_child() -> None:
+def _run_child_callbacks() -> None:
     fork_count.number += 1
-    for reference in _in_child:
+    for reference in _child_callbacks:
         method = reference()
         if method is not None:
             method()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_in_child)
+    os.register_at_fork(after_in_child=_run_child_callbacks)

@@ -18,7 +18,7 @@ from queenright.instrumentation.redaction import mask_name
 NAME_LIMIT: Final = 200
 """Maximum length of a name, in characters."""
 
-_SESSION_LENGTH: Final = 200
+_MAX_SESSION_ID_LENGTH: Final = 200
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 _ESCAPE: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
@@ -32,11 +32,11 @@ _BLANK: Final = re.compile(r"[\s.\u200c\u200d\u034f\u115f\u1160\u17b4\u17b5\u280
 
 
 _RANDOM_BATCH: Final = 200
-_random: Final[list[bytes]] = []
+_random_parts: Final[list[bytes]] = []
 """Unused random parts of ids. A forked process must not share them with its parent."""
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.clear)
+    os.register_at_fork(after_in_child=_random_parts.clear)
 
 
 class InvalidSessionIdError(InvalidValueError, ValueError):
@@ -44,8 +44,8 @@ class InvalidSessionIdError(InvalidValueError, ValueError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"Session id {session_id[:_SESSION_LENGTH]!r} is refused: use 1 to {_SESSION_LENGTH} printable "
-            "characters without '/', '\\' or '..', or leave session_id out to generate one."
+            f"Session id {session_id[:_MAX_SESSION_ID_LENGTH]!r} is refused: use 1 to {_MAX_SESSION_ID_LENGTH} "
+            "printable characters without '/', '\\' or '..', or leave session_id out to generate one."
         )
         self.session_id = session_id
 
@@ -53,11 +53,11 @@ class InvalidSessionIdError(InvalidValueError, ValueError):
 def new_id() -> str:
     """Return a UUIDv7 (RFC 9562), which sorts by creation time."""
     try:
-        random_bits = _random.pop()
+        random_bits = _random_parts.pop()
     except IndexError:
         # One system call for many ids, because each event needs one.
         batch = os.urandom(10 * _RANDOM_BATCH)
-        _random.extend(batch[at : at + 10] for at in range(0, len(batch), 10))
+        _random_parts.extend(batch[at : at + 10] for at in range(0, len(batch), 10))
         random_bits = os.urandom(10)
     value = (int(time.time() * 1000) << 80) | int.from_bytes(random_bits, "big")
     value = (value & ~(0xF << 76)) | (0x7 << 76)
@@ -102,7 +102,7 @@ def check_session_id(session_id: str) -> str:
     """
     is_invalid = (
         not session_id
-        or len(session_id) > _SESSION_LENGTH
+        or len(session_id) > _MAX_SESSION_ID_LENGTH
         or ".." in session_id
         or session_id == "."
         or not session_id.isprintable()

@@ -25,7 +25,7 @@ class JobQueue:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._idle_condition = threading.Condition(self._lock)
         self._jobs: deque[Callable[[], None]] = deque()
         self._running = False
 
@@ -42,9 +42,9 @@ class JobQueue:
     def wait(self, seconds: float) -> bool:
         """Wait until the queue is empty, for at most ``seconds``; return whether it is."""
         deadline = time.monotonic() + seconds
-        with self._idle:
+        with self._idle_condition:
             while self._running:
-                if not self._idle.wait(max(0.0, deadline - time.monotonic())):
+                if not self._idle_condition.wait(max(0.0, deadline - time.monotonic())):
                     return False
         return True
 
@@ -53,7 +53,7 @@ class JobQueue:
             with self._lock:
                 if not self._jobs:
                     self._running = False
-                    self._idle.notify_all()
+                    self._idle_condition.notify_all()
                     return
                 job = self._jobs.popleft()
             with suppress_errors:

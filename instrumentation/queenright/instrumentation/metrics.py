@@ -192,17 +192,17 @@ class AgentSeries:
         self._series: dict[tuple[Family, tuple[str, ...]], Any] = {}
         self._bad_steps: dict[int, int] = {}
         self._timestamps = [
-            _Timestamp(partial(self._child, family))
+            _Timestamp(partial(self._get_child, family))
             for family in (families.last_heartbeat, families.last_activity, families.last_progress)
         ]
         self.heartbeat, self.activity, self.progress = (timestamp.set for timestamp in self._timestamps)
         for phase in names.Phase:
             # Start at 0, otherwise Prometheus does not see the first stall as an increase.
-            self._child(families.stalls, phase.value)
+            self._get_child(families.stalls, phase.value)
 
     def set_info(self, framework: str, version: str) -> None:
         """Set the info metric."""
-        self._child(self._families.info, framework, version).set(1)
+        self._get_child(self._families.info, framework, version).set(1)
 
     def count_step(
         self, node: str, verdict: str, seconds: float | None, exemplar: dict[str, str] | None
@@ -228,9 +228,10 @@ class AgentSeries:
         """Count tokens."""
         bound = self._bound.get(("model", model))
         if bound is None:
-            name = self._bound_label("model", model)
+            name = self._limit_label("model", model)
             bound = tuple(
-                self._child(self._families.tokens, name, direction).inc for direction in ("input", "output")
+                self._get_child(self._families.tokens, name, direction).inc
+                for direction in ("input", "output")
             )
             self._cache_unless_folded(("model", model), bound, name)
         bound[0](input_tokens)
@@ -239,24 +240,24 @@ class AgentSeries:
     def count_cost(self, dollars: float) -> None:
         """Count the cost of model calls; only in the service's registry."""
         if self._families.cost is not None:
-            self._child(self._families.cost).inc(dollars)
+            self._get_child(self._families.cost).inc(dollars)
 
     def count_error(self, error_type: str) -> None:
         """Count an error."""
-        name = self._bound_label("error_type", error_type)
-        self._child(self._families.errors, name).inc()
+        name = self._limit_label("error_type", error_type)
+        self._get_child(self._families.errors, name).inc()
 
     def set_checkpoint(self, time: float) -> None:
         """Set the time of the last checkpoint."""
-        self._child(self._families.last_checkpoint).set(time)
+        self._get_child(self._families.last_checkpoint).set(time)
 
     def set_waiting(self, reason: str, is_waiting: bool) -> None:
         """Set whether the worker waits for ``reason``."""
-        self._child(self._families.waiting, reason).set(1 if is_waiting else 0)
+        self._get_child(self._families.waiting, reason).set(1 if is_waiting else 0)
 
     def count_stall(self, phase: str) -> None:
         """Count a stall."""
-        self._child(self._families.stalls, phase).inc()
+        self._get_child(self._families.stalls, phase).inc()
 
     def set_bad_steps(self, run: int, number: int) -> None:
         """Set the number of bad steps of one run since its last ACCEPT."""
@@ -264,12 +265,12 @@ class AgentSeries:
             return
         self._bad_steps[run] = number
         worst = number if len(self._bad_steps) == 1 else max(list(self._bad_steps.values()))
-        self._child(self._families.steps_since_accept).set(worst)
+        self._get_child(self._families.steps_since_accept).set(worst)
 
     def forget_run(self, run: int) -> None:
         """Forget a run's bad steps."""
         self._bad_steps.pop(run, None)
-        self._child(self._families.steps_since_accept).set(max(list(self._bad_steps.values()), default=0))
+        self._get_child(self._families.steps_since_accept).set(max(list(self._bad_steps.values()), default=0))
 
     def remove_gauges(self) -> None:
         """Remove the gauges because no run is active; the counters stay for later runs."""
@@ -285,7 +286,7 @@ class AgentSeries:
         """Return every series of the agent as family and label values."""
         return [(family, (self.agent, *labels)) for family, labels in list(self._series)]
 
-    def _child(self, family: Family, *labels: str) -> Any:
+    def _get_child(self, family: Family, *labels: str) -> Any:
         """Return the child of ``family`` for this agent and ``labels``; it is removed with the agent."""
         key = (family, labels)
         child = self._series.get(key)
@@ -297,16 +298,16 @@ class AgentSeries:
         self, label: str, value: str, result: str, results: Iterable[str], counts: Family, durations: Family
     ) -> _CounterWithDuration:
         """Return the series of one result, after creating those of all ``results`` at 0."""
-        name = self._bound_label(label, value)
-        for each in results:
+        name = self._limit_label(label, value)
+        for other_result in results:
             # Start at 0, so that Prometheus sees the first event as an increase.
-            self._child(counts, name, each)
-        count = self._child(counts, name, result)
-        bound = _CounterWithDuration(count, self._child(durations, name))
+            self._get_child(counts, name, other_result)
+        count = self._get_child(counts, name, result)
+        bound = _CounterWithDuration(count, self._get_child(durations, name))
         self._cache_unless_folded((label, value, result), bound, name)
         return bound
 
-    def _bound_label(self, label: str, value: str) -> str:
+    def _limit_label(self, label: str, value: str) -> str:
         """Return ``value``, or ``other`` if the label has reached its limit."""
         values = self._values.setdefault(label, set())
         if value in values:

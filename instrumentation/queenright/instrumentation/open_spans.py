@@ -59,7 +59,7 @@ _MAX_READ_BYTES: Final = 16_384
 """Maximum characters of an attribute; must equal the service's limit, so that long ids match."""
 _EXCEPTION_TYPE: Final = "exception.type"
 
-_IDLE: Final = 2
+_IDLE_TICKS: Final = 2
 """Number of ticks without a new or open span after which ticks become rare."""
 
 Attributes = dict[str, str | int | float | bool]
@@ -101,30 +101,30 @@ class OpenSpans(SpanProcessor):
 
     def _reset(self) -> None:
         # In a forked child, open spans belong to the parent, which reports them.
-        self._new: dict[int, ref[Span]] = {}
+        self._new_spans: dict[int, ref[Span]] = {}
         self._undecided_spans: dict[int, ref[Span]] = {}
         self._reports: dict[int, _Report] = {}
         self._undecided_checked_at = 0
         self._lock = threading.Lock()
         """Held by `tick` and `shutdown`; the agent's threads take no lock."""
-        self._calm_ticks = _IDLE
+        self._idle_ticks = _IDLE_TICKS
 
-    # Lock-free: the agent's threads add spans to `_new` and remove them from any dict; the ticker moves them
-    # from `_new` to the others. While a record of a span is queued, the span is not in `_reports`, so that
-    # its end record always comes last.
+    # Lock-free: the agent's threads add spans to `_new_spans` and remove them from any dict; the ticker moves
+    # them from `_new_spans` to the others. While a record of a span is queued, the span is not in `_reports`,
+    # so that its end record always comes last.
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         """Track a new span."""
         try:
             if self.is_closed:
                 return
-            if len(self._new) < CAPACITY:
-                self._new[span.get_span_context().span_id] = ref(span)
+            if len(self._new_spans) < CAPACITY:
+                self._new_spans[span.get_span_context().span_id] = ref(span)
             else:
                 DROPPED.count("logs")
-            if self._calm_ticks:
-                is_idle = self._calm_ticks >= _IDLE
-                self._calm_ticks = 0
+            if self._idle_ticks:
+                is_idle = self._idle_ticks >= _IDLE_TICKS
+                self._idle_ticks = 0
                 if is_idle:
                     self._ticker.join(self)
         except Exception as error:
@@ -134,7 +134,7 @@ class OpenSpans(SpanProcessor):
         """Report the end of a span whose start was reported."""
         try:
             context = span.get_span_context()
-            if context is None or self._new.pop(context.span_id, None) is not None:
+            if context is None or self._new_spans.pop(context.span_id, None) is not None:
                 return
             if self._undecided_spans.pop(context.span_id, None) is None:
                 entry = self._reports.pop(context.span_id, None)
@@ -153,31 +153,31 @@ class OpenSpans(SpanProcessor):
 
     def _check_spans(self) -> float:
         now = self._clock()
-        for span_id, reference in list(self._new.items()):
+        for span_id, reference in list(self._new_spans.items()):
             span = reference()
             if span is None:
-                self._new.pop(span_id, None)
-            elif _seconds(span.start_time or 0, now) >= GRACE:
-                self._decide(self._new, span_id, reference, span, now)
-        if not 0 <= _seconds(self._undecided_checked_at, now) < INTERVAL:
+                self._new_spans.pop(span_id, None)
+            elif _to_seconds(span.start_time or 0, now) >= GRACE:
+                self._report_or_defer(self._new_spans, span_id, reference, span, now)
+        if not 0 <= _to_seconds(self._undecided_checked_at, now) < INTERVAL:
             self._undecided_checked_at = now
             for span_id, reference in list(self._undecided_spans.items()):
                 span = reference()
                 if span is None:
                     self._undecided_spans.pop(span_id, None)
                 else:
-                    self._decide(self._undecided_spans, span_id, reference, span, now)
+                    self._report_or_defer(self._undecided_spans, span_id, reference, span, now)
         for span_id, entry in list(self._reports.items()):
-            self._follow(span_id, entry, now)
+            self._update_report(span_id, entry, now)
         if self._reports:
             return GRACE
         # Ticks become rare in an idle process; a process with only short spans is not idle.
-        self._calm_ticks += 1
-        if self._new:  # added since the check
-            self._calm_ticks = 0
-        return MAX_TICK_SECONDS if self._calm_ticks >= _IDLE else GRACE
+        self._idle_ticks += 1
+        if self._new_spans:  # added since the check
+            self._idle_ticks = 0
+        return MAX_TICK_SECONDS if self._idle_ticks >= _IDLE_TICKS else GRACE
 
-    def _decide(
+    def _report_or_defer(
         self, source: dict[int, ref[Span]], span_id: int, reference: ref[Span], span: Span, now: int
     ) -> None:
         """Report a span, or keep it as undecided: some libraries set its kind later."""
@@ -191,13 +191,13 @@ class OpenSpans(SpanProcessor):
             self._put(names.EVENT_SPAN_STARTED, span.start_time or now, entry)
             self._reports[span_id] = entry
             source.pop(span_id, None)
-        elif source is self._new:
+        elif source is self._new_spans:
             if _is_exported(span) and len(self._undecided_spans) < CAPACITY:
                 self._undecided_spans[span_id] = reference
             if source.pop(span_id, None) is None:
                 self._undecided_spans.pop(span_id, None)
 
-    def _follow(self, span_id: int, entry: _Report, now: int) -> None:
+    def _update_report(self, span_id: int, entry: _Report, now: int) -> None:
         """Send a heartbeat for a reported span if one is due, or report its end if it was lost."""
         span = entry.span()
         if span is None or not span.is_recording():
@@ -205,7 +205,7 @@ class OpenSpans(SpanProcessor):
             # processor raised.
             if self._reports.pop(span_id, None) is not None:
                 self._put_ended(entry, span)
-        elif not 0 <= _seconds(entry.report_time, now) < INTERVAL:
+        elif not 0 <= _to_seconds(entry.report_time, now) < INTERVAL:
             entry.attributes = self._describe(span) or entry.attributes
             entry.report_time = now
             # Removed while queueing, so that the end is not queued before this record.
@@ -216,10 +216,10 @@ class OpenSpans(SpanProcessor):
     def _describe(self, span: Span) -> Attributes | None:
         # One unreadable span must not hide the others.
         with suppress_errors:
-            return describe(span, self._parent_id(span))
+            return describe(span, self._find_parent_id(span))
         return None
 
-    def _parent_id(self, span: ReadableSpan) -> int | None:
+    def _find_parent_id(self, span: ReadableSpan) -> int | None:
         """Return the nearest reported ancestor, otherwise the parent."""
         parent = span.parent
         while parent is not None and parent.span_id not in self._reports:
@@ -238,7 +238,7 @@ class OpenSpans(SpanProcessor):
                 names.EVENT_SPAN_ENDED,
                 (span.end_time if span is not None else None) or self._clock(),
                 entry.context,
-                entry.attributes | _end_attributes(span),
+                entry.attributes | _describe_end(span),
             )
         )
 
@@ -277,9 +277,9 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
         parent_id: The id of the parent span.
     """
     span_attributes: Mapping[str, object] = span.attributes or {}
-    fields = {field: _first_text(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
+    fields = {field: _get_first_text(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
-    name = fill_template(span.name, lambda field: _first_text(span_attributes, (field,)))
+    name = fill_template(span.name, lambda field: _get_first_text(span_attributes, (field,)))
     kind, subject = classify_span(fields["operation"], fields["marker"], name), extract_subject(name)
     if kind is None and (fields["operation"] or fields["marker"] or not scope.startswith(SCOPES)):
         return None
@@ -304,16 +304,16 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     return attributes
 
 
-def _end_attributes(span: ReadableSpan | None) -> Attributes:
+def _describe_end(span: ReadableSpan | None) -> Attributes:
     """Return the attributes of an end record: the outcome, and the error type of a failed span."""
     if span is None or span.end_time is None:
         return {names.OPEN_SPAN_OUTCOME: SpanOutcome.UNKNOWN.value}
     if span.status.status_code is not StatusCode.ERROR:
         return {names.OPEN_SPAN_OUTCOME: SpanOutcome.OK.value}
     attributes: Attributes = {names.OPEN_SPAN_OUTCOME: SpanOutcome.ERROR.value}
-    error = _first_text(span.attributes or {}, (names.ERROR_TYPE,))
+    error = _get_first_text(span.attributes or {}, (names.ERROR_TYPE,))
     for event in span.events:
-        error = error or _first_text(event.attributes or {}, (_EXCEPTION_TYPE,))
+        error = error or _get_first_text(event.attributes or {}, (_EXCEPTION_TYPE,))
     if error := clean_name(error):
         attributes[names.ERROR_TYPE] = error
     return attributes
@@ -326,7 +326,7 @@ def _is_exported(span: ReadableSpan) -> bool:
     return is_sampled and (scope is None or scope.name != SCOPE.name)
 
 
-def _first_text(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
+def _get_first_text(attributes: Mapping[str, object], spellings: tuple[str, ...]) -> str:
     """Return the first non-empty attribute as text, or ""; sequences are ignored."""
     for name in spellings:
         value = attributes.get(name)
@@ -335,5 +335,5 @@ def _first_text(attributes: Mapping[str, object], spellings: tuple[str, ...]) ->
     return ""
 
 
-def _seconds(earlier: int, later: int) -> float:
+def _to_seconds(earlier: int, later: int) -> float:
     return (later - earlier) / 1e9

@@ -164,8 +164,8 @@ class OtlpSender:
         """Send the items of a batch that could not be encoded one by one; drop those that cannot be sent."""
         if len(batch) == 1:
             return SendResult.REJECTED
-        for single in batch:
-            if self.send(signal, [single]) is not SendResult.DELIVERED:
+        for item in batch:
+            if self.send(signal, [item]) is not SendResult.DELIVERED:
                 DROPPED.count(signal)
         return SendResult.DELIVERED
 

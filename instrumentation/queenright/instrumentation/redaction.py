@@ -65,7 +65,7 @@ _USERINFO = re.compile(r"(://)[^\s/?#\"'<>]{0,512}@")
 _WEBHOOK = re.compile(
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/|webhook\.office\.com/webhookb2/|discord(?:app)?\.com/api/webhooks/)[\w/@-]+"
 )
-_NAMES = ("pass", "pwd", "secret", "credential", "key", "token", "sig", "curl", "mysql", "mariadb")
+_NAME_HINTS = ("pass", "pwd", "secret", "credential", "key", "token", "sig", "curl", "mysql", "mariadb")
 _NAMED_VALUE = re.compile(
     r"""(?isx)
     (
@@ -103,18 +103,18 @@ _LONG_WORD = re.compile(r"(?:\\(?:[bfnrt]|u[0-9A-Fa-f]{4}))?[A-Za-z0-9][\w.~+/=:
 _SHAPE = re.compile(
     r"""(?x)
     (?: (?<![A-Za-z0-9]) | (?<=\\[bfnrt]) | (?<=\\u[0-9A-Fa-f]{4}) | (?<=%[0-9A-Fa-f]{2}) ) (?:
-      # models and what is built on them
+      # model providers and AI services
         sk-[A-Za-z0-9_-]{12,} | (?:hf|gsk|r8|fw|lsv2|e2b|jina)_\w{16,} | lsv2_[\w-]{16,} | api_org_\w{16,}
       | (?:pplx|xai|nvapi|tvly|fc|pk-lf)-[\w-]{16,} | tvly-[\w-]{12,} | ABSK[A-Za-z0-9+/]{40,}={0,2}
       | bedrock-api-key-[\w+/=-]{12,}
-      # clouds
+      # cloud providers
       | (?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|AIPA|ANPA|ANVA|AROA)[0-9A-Z]{12,}
       | amzn\.mws\.[0-9a-f-]{30,} | LTAI[A-Za-z0-9]{16,}
       | AIza[\w-]{30,} | ya29\.[\w.-]{16,} | GOCSPX-[\w-]{16,}
       | [\w~.]{3}\dQ~[\w~.-]{31,34} | do[opr]_v1_\w{16,} | HRKU-[\w-]{20,}
       | fo1_[\w-]{20,} | fm[12][ar]?_[A-Za-z0-9+/]{40,}={0,2} | dapi[0-9a-f]{32}(?:-\d)?
       | (?:pscale_(?:tkn|oauth|pw)|sbp|sb_secret)_[\w=.-]{16,} | sha256~[\w-]{40,}
-      # code and what is built from it
+      # code hosting and package registries
       | gh[pousr]_\w{16,} | github_pat_\w{16,} | GR1348941[\w-]{16,}
       | gl(?:pat|dt|ft|rt|ptt|cbt|imt|agent|oas|soat|ffct)-[\w-]{12,}(?:\.[\w]{6,})?
       | AT(?:ATT3|BB|CTT3)[\w=-]{20,} | sgp_\w{16,} | sntry[su]_[\w+/=-]{16,}
@@ -124,17 +124,17 @@ _SHAPE = re.compile(
       # operations
       | gl(?:c|sa)_[\w+/=]{20,} | NR(?:AK|II|AA|BR)-[\w-]{16,} | dt0[cs]\d\d\.\w{16,}\.\w{20,}
       | ops_eyJ[\w+/=-]{20,} | A3-[A-Z0-9]{6}-[A-Z0-9-]{20,} | AGE-SECRET-KEY-1[A-Z0-9]{20,}
-      # messages
+      # messaging
       | xox[abeoprs]-[\w-]{8,} | xoxe\.xox[bp]-[\w-]{8,} | xapp-[\w-]{8,} | \d{8,10}:AA[\w-]{30,}
       | [MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}
       | SG\.[\w-]{12,}\.[\w-]{12,} | SK[0-9a-f]{32} | key-[0-9a-f]{32} | [0-9a-f]{32}-us\d{1,2}
       | xkeysib-[\w-]{20,}
-      # money and work
+      # payments and office software
       | (?:sk|pk|rk)_(?:live|test|prod)_\w{8,} | whsec_\w{12,} | sq0(?:atp|csp|idp)-[\w-]{16,}
       | EAA[A-Za-z0-9]{40,} | shp(?:at|ca|pa|ss)_\w{16,} | FLWSECK[_\w-]{12,}
       | (?:shippo|duffel)_(?:live|test)_[\w=-]{16,}
       | ntn_\w{20,} | secret_[A-Za-z0-9]{40,} | figd_[\w-]{16,} | pat[A-Za-z0-9]{14}\.[0-9a-f]{32,}
-      # anybody's
+      # Queenright's tokens and JWTs
       | qrt_[0-9a-f]{8}_[\w-]{20,}
       | eyJ[\w-]{6,}\.[\w-]{4,}(?:\.[\w-]*)?
     )
@@ -152,10 +152,10 @@ _SEPARATORS = str.maketrans("", "", "/+=")
 _MIN_CHANGES: Final = 12
 """Text written by people switches between lower case, upper case and digits less often per 40 characters."""
 
-_WORDS_OF: Final = read_words("secrets")
-_PREDICATES: Final = _WORDS_OF["predicates"]
-_OPEN_WORDS: Final = _WORDS_OF["open"]
-_ORDINARY_WORDS: Final = _PREDICATES | _WORDS_OF["ordinary"] | _OPEN_WORDS
+_WORD_SETS: Final = read_words("secrets")
+_PREDICATES: Final = _WORD_SETS["predicates"]
+_OPEN_WORDS: Final = _WORD_SETS["open"]
+_ORDINARY_WORDS: Final = _PREDICATES | _WORD_SETS["ordinary"] | _OPEN_WORDS
 _PASSIVE_VERBS: Final = frozenset(("accepted", "found", "leaked", "refused", "rejected", "sent"))
 """Not a password if an open word follows: "sent to your address", unlike "the password is sent"."""
 _PASSWORD = r"pass(?:word|wd|phrase|code)|pwd"
@@ -198,7 +198,7 @@ _GIVEN_BEFORE = re.compile(
 )
 _SET_BEFORE = re.compile(r"(?i)\b(?:set|chang|reset|updat|rotat|switch|ma[kd])[a-z]{0,6}\b[^.\n]{0,30}\Z")
 _OWN_BEFORE = re.compile(r"(?i)\b(?:my|our|his|her|their|bot's)\s{1,3}\Z")
-_BEFORE: Final = 100
+_CONTEXT_LENGTH: Final = 100
 _WORD = r"(?:[^\s\"'`<>]|(?<=\w)'(?=\w)){1,200}+"
 _NEXT_WORD = re.compile(
     rf"[ \t]{{1,3}}(?!(?:and|but|for|or|so|because|if|since|when|while|which)\s{{1,3}}"
@@ -357,8 +357,8 @@ def redact(text: str, limit: int = 500) -> str:
         return window[-limit:]  # a plain word, like most keys
     if not is_whole:
         # The window may start inside a secret: drop the rest of the first word.
-        cut = re.search(r"\s", window)
-        window = window[cut.end() :] if cut else MASK
+        match = re.search(r"\s", window)
+        window = window[match.end() :] if match else MASK
     window = _mask_secrets(window)
     if "@" in window:
         window = _EMAIL.sub(MASK, window)
@@ -376,7 +376,7 @@ def _mask_secrets(text: str) -> str:
         text = _WEBHOOK.sub(rf"\1{MASK}", text)
     text = _LONG_WORD.sub(_mask_keys, text)
     lower = text.lower()
-    if any(name in lower for name in _NAMES):  # expensive, and most texts contain none of these
+    if any(name in lower for name in _NAME_HINTS):  # expensive, and most texts contain none of these
         text = _mask_named_values(text)
     return text
 
@@ -400,8 +400,8 @@ def _mask_named_values(text: str) -> str:
 def _mask_stated_secrets(text: str) -> str:
     """Mask secrets stated in prose, such as "the password is X"."""
     parts: list[str] = []
-    copy_end = at = 0
-    while match := _SENTENCE.search(text, at):
+    copy_end = position = 0
+    while match := _SENTENCE.search(text, position):
         start, end = _find_secret(match)
         if start < end:
             if match["old"] is not None and MASK not in match["old"]:
@@ -410,7 +410,7 @@ def _mask_stated_secrets(text: str) -> str:
                 copy_end = match.end("old")
             parts += (text[copy_end:start], MASK)
             copy_end = end
-        at = max(end, match.end())
+        position = max(end, match.end())
     return "".join((*parts, text[copy_end:]))
 
 
@@ -423,8 +423,8 @@ def _find_secret(match: re.Match[str]) -> tuple[int, int]:
     text = match["bare"].rstrip(_TRAILING)
     if not text or MASK in match["bare"] or text[0] == "[":
         return 0, 0
-    if behind := _find_after_colon(match):
-        return behind
+    if span := _find_after_colon(match):
+        return span
     is_phrase = match["password"] is not None or match["secret"] is not None
     if is_phrase and (match["is"] is not None or match["set"] is not None):
         if _is_prose(match):
@@ -444,16 +444,16 @@ def _find_after_colon(match: re.Match[str]) -> tuple[int, int] | None:
     word = match["bare"].rstrip(_TRAILING).lower()
     if not is_of_user and word not in _ORDINARY_WORDS:
         return None  # the word before the colon is the secret
-    behind = _AFTER_COLON.match(match.string, match.end())
-    if behind is None:
+    value_match = _AFTER_COLON.match(match.string, match.end())
+    if value_match is None:
         return None
-    if behind["quoted"] is not None:
-        return behind.span("quoted")
-    text = behind["bare"].rstrip(_TRAILING)
+    if value_match["quoted"] is not None:
+        return value_match.span("quoted")
+    text = value_match["bare"].rstrip(_TRAILING)
     if not text or text[0] in ("[", *_NO_SECRET_BEGINS) or text.lower() in _ORDINARY_WORDS:
         return 0, 0
-    is_stated = _is_random(text) or _ends_clause(behind)
-    return (behind.start("bare"), behind.start("bare") + len(text)) if is_stated else (0, 0)
+    is_stated = _is_random(text) or _ends_clause(value_match)
+    return (value_match.start("bare"), value_match.start("bare") + len(text)) if is_stated else (0, 0)
 
 
 def _iterate_clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
@@ -461,10 +461,10 @@ def _iterate_clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
     start, word = match.start("bare"), match["bare"]
     for _ in range(_MAX_WORDS):
         yield start, word.rstrip(_TRAILING)
-        following = _NEXT_WORD.match(match.string, start + len(word))
-        if word[-1] in _CLAUSE_END or following is None or MASK in following[1]:
+        next_match = _NEXT_WORD.match(match.string, start + len(word))
+        if word[-1] in _CLAUSE_END or next_match is None or MASK in next_match[1]:
             return
-        start, word = following.start(1), following[1]
+        start, word = next_match.start(1), next_match[1]
 
 
 def _has_verb(match: re.Match[str]) -> bool:
@@ -475,8 +475,8 @@ def _is_prose(match: re.Match[str]) -> bool:
     """Return whether a clause is about a password without stating it."""
     ordinary_words = _PREDICATES if match["password"] else _ORDINARY_WORDS
     words = (word.lower() for _, word in _iterate_clause(match))
-    for word, following in itertools.pairwise(itertools.chain(words, ("",))):
-        if word in _PASSIVE_VERBS and following in _OPEN_WORDS:
+    for word, next_word in itertools.pairwise(itertools.chain(words, ("",))):
+        if word in _PASSIVE_VERBS and next_word in _OPEN_WORDS:
             return True
         if word not in ordinary_words:
             return False
@@ -550,13 +550,18 @@ def _is_given(match: re.Match[str], text: str) -> bool:
     )
 
 
-def _is_preceded_by(before: re.Pattern[str], match: re.Match[str]) -> bool:
-    return before.search(match.string, max(0, match.start() - _BEFORE), match.start()) is not None
+def _is_preceded_by(pattern: re.Pattern[str], match: re.Match[str]) -> bool:
+    return pattern.search(match.string, max(0, match.start() - _CONTEXT_LENGTH), match.start()) is not None
 
 
 def _ends_clause(match: re.Match[str]) -> bool:
-    rest = match.string[match.end() : match.end() + 5]
-    return not rest or match[0][-1] in ".,;:!?)]}" or rest[0] in "\r\n\"'`<" or rest in (" and ", " for ")
+    following_text = match.string[match.end() : match.end() + 5]
+    return (
+        not following_text
+        or match[0][-1] in ".,;:!?)]}"
+        or following_text[0] in "\r\n\"'`<"
+        or following_text in (" and ", " for ")
+    )
 
 
 def _mask_keys(word: re.Match[str]) -> str:
@@ -609,8 +614,8 @@ def _mask_unhidden_name(name: str) -> str:
 def _replace_masks(name: str, result: str) -> str:
     if result == name:
         return name
-    mark = blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
-    return result.replace(MASK, f"redacted-{mark}")
+    digest = blake2b(name.encode("utf-8", "replace"), digest_size=5).hexdigest()
+    return result.replace(MASK, f"redacted-{digest}")
 
 
 def _skip_hidden(text: str, start: int, hidden_forms: Iterable[str]) -> int:

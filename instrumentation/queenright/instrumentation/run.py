@@ -26,7 +26,7 @@ from queenright.instrumentation.ticker import MAX_TICK_SECONDS, TICKER
 STALL_SECONDS: Final[Mapping[Phase, float]] = {Phase.IDLE: 240.0, Phase.LLM: 240.0, Phase.TOOL: 600.0}
 """Seconds without activity after which the worker counts a stall; a tool's declared timeout wins."""
 
-_HEARTBEAT: Final = {
+_HEARTBEAT_ATTRIBUTES: Final = {
     "task_id": names.TASK_ID,
     "phase": names.HEARTBEAT_PHASE,
     "token_count": names.HEARTBEAT_TOKEN_COUNT,
@@ -35,8 +35,8 @@ _HEARTBEAT: Final = {
     "progress_indicator": names.HEARTBEAT_PROGRESS,
 }
 
-_CAPTURES: Final = ("true", "1", "span_only", "span_and_event")
-_RESULTS: Final = 1024
+_CAPTURE_VALUES: Final = ("true", "1", "span_only", "span_and_event")
+_MAX_RESULTS: Final = 1024
 """Number of result fingerprints kept; a result that is not among them counts as progress."""
 
 
@@ -96,17 +96,17 @@ class Run:
         self.last_tool_call: float | None = None
         self.last_checkpoint_id = ""
         # Whether arguments, results and feedback may leave the process.
-        self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURES
+        self.captures = os.environ.get(names.CAPTURE_CONTENT_ENV, "").strip().lower() in _CAPTURE_VALUES
         self._span: Span = INVALID_SPAN
         self._process = os.getpid()
         self._fork_count = fork_count.number
         self._has_started = self._has_ended = False
         self._node: str | None = None
         self._bad_steps = 0
-        self._error = 0
+        self._last_error_id = 0
         self._results: dict[str, None] = {}
-        self._open: dict[int, tuple[Phase, float]] = {}
-        self._reasons: list[str] = []
+        self._open_calls: dict[int, tuple[Phase, float]] = {}
+        self._waiting_reasons: list[str] = []
         self._progress = ""
         self._active_at = self._ticked_at = self._beat_at = 0.0
         self._is_stalled = False
@@ -197,7 +197,7 @@ class Run:
 
     def enter_node(self, node: str) -> None:
         """Record the start of a step of ``node``; bad steps are counted per visit of a node."""
-        self._error = 0
+        self._last_error_id = 0
         if node != self._node:
             self._node = node
             if self._bad_steps:
@@ -206,11 +206,11 @@ class Run:
 
     def open_call(self, call: object, phase: Phase, timeout: float | None) -> None:
         """Record that a model or tool call is open."""
-        self._open[id(call)] = (phase, timeout or STALL_SECONDS[phase])
+        self._open_calls[id(call)] = (phase, timeout or STALL_SECONDS[phase])
 
     def close_call(self, call: object) -> None:
         """Record that a model or tool call has ended."""
-        self._open.pop(id(call), None)
+        self._open_calls.pop(id(call), None)
 
     def record_verdict(self, verdict: str, now: float) -> None:
         """Record how a step ended: a verdict in lower case, or ``error``."""
@@ -227,7 +227,7 @@ class Run:
         """Record a tool result by its fingerprint; a new one counts as progress."""
         if result in self._results:
             return
-        if len(self._results) >= _RESULTS:
+        if len(self._results) >= _MAX_RESULTS:
             del self._results[next(iter(self._results))]
         self._results[result] = None
         self.series.progress(now)
@@ -237,8 +237,8 @@ class Run:
         kind, text = mask_name(type(error).__qualname__), redact(error_text(error))
         span.set_attribute(names.ERROR_TYPE, kind)
         span.set_status(Status(StatusCode.ERROR, text))
-        if self._error != id(error):
-            self._error = id(error)
+        if self._last_error_id != id(error):
+            self._last_error_id = id(error)
             self.error_count += 1
             self.series.count_error(kind)
         return kind, text
@@ -247,19 +247,19 @@ class Run:
 
     def begin_wait(self, reason: WaitingReason) -> None:
         """Begin to wait. Waits may nest; the innermost reason is reported."""
-        if self._reasons:
-            self.series.set_waiting(self._reasons[-1], False)
-        self._reasons.append(reason.value)
+        if self._waiting_reasons:
+            self.series.set_waiting(self._waiting_reasons[-1], False)
+        self._waiting_reasons.append(reason.value)
         self._report_waiting()
 
     def end_wait(self) -> None:
         """End the innermost wait."""
-        self.series.set_waiting(self._reasons.pop(), False)
+        self.series.set_waiting(self._waiting_reasons.pop(), False)
         self._report_waiting()
 
     def _report_waiting(self) -> None:
         now = self.clock()
-        reason = self._reasons[-1] if self._reasons else ""
+        reason = self._waiting_reasons[-1] if self._waiting_reasons else ""
         if reason:
             self.series.set_waiting(reason, True)
         self.record_activity(now)
@@ -278,7 +278,7 @@ class Run:
     @property
     def phase(self) -> Phase:
         """The current phase: tool if any tool call is open, otherwise llm, otherwise idle."""
-        phases = {phase for phase, _ in list(self._open.values())}
+        phases = {phase for phase, _ in list(self._open_calls.values())}
         return Phase.TOOL if Phase.TOOL in phases else Phase.LLM if Phase.LLM in phases else Phase.IDLE
 
     def heartbeat(self, progress: str = "") -> None:
@@ -290,7 +290,7 @@ class Run:
         attributes = {
             **self.attributes,
             names.HEARTBEAT_INTERVAL: self.heartbeat_interval,
-            **{_HEARTBEAT[key]: value for key, value in self.facts().items()},
+            **{_HEARTBEAT_ATTRIBUTES[key]: value for key, value in self.facts().items()},
         }
         self.emit(names.EVENT_HEARTBEAT, now, self._span, attributes)
 
@@ -332,9 +332,9 @@ class Run:
         return min(MAX_TICK_SECONDS, max(0.05, self.heartbeat_interval * 0.2))
 
     def _detect_stall(self, now: float) -> None:
-        if self._is_stalled or self._reasons:
+        if self._is_stalled or self._waiting_reasons:
             return
-        limits = [limit for _, limit in list(self._open.values())]
+        limits = [limit for _, limit in list(self._open_calls.values())]
         if now - self._active_at >= max(limits, default=STALL_SECONDS[Phase.IDLE]):
             self._is_stalled = True
             self.series.count_stall(self.phase.value)

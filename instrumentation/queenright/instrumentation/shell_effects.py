@@ -81,7 +81,7 @@ _CHECKERS: Final = re.compile(
     r"|bandit|tsc|jest|mocha|ava|rspec|phpunit|rubocop|pre-commit"
 )
 """Commands that check earlier work, and the scripts, modules and targets that run such checks."""
-_CHECK_WORDS: Final = 4
+_MAX_CHECK_WORDS: Final = 4
 """Leading words of a command, without options, that are searched for a check: ``npm run lint``."""
 _FIXES: Final = _WORD_SETS["fixes"]
 
@@ -108,7 +108,7 @@ _GH_SENDS: Final = re.compile(
     r" (?:-[fF]|--(?:field|raw-field|input)\b|(?:-X ?|--method[ =])(?!GET\b|HEAD\b))"
 )
 
-_LENGTH: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)([smhd]?)")
 _SLEEPS: Final = re.compile(r"\bsleep((?: +[\d.]{1,9}[smhd]?)+)")
 _POWERSHELL_SECONDS: Final = re.compile(r"-sleep (?:-s\w* )?(\d{1,9}(?:\.\d+)?)\b", re.IGNORECASE)
 _SCRIPT_SLEEPS: Final = re.compile(r"\bsleep\((\d{1,9}(?:\.\d+)?)\)")
@@ -126,15 +126,15 @@ def infer_command_effect(command: str) -> Effect | None:
     if _SPECIAL.search(command) is None:
         words = command.split()
         return _infer_words_effect(words) if words else None
-    if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
-        return infer_command_effect(inner[1] or inner[2] or "")
+    if "sh " in command and (shell_match := _OTHER_SHELL.fullmatch(command)) is not None:
+        return infer_command_effect(shell_match[1] or shell_match[2] or "")
     if "<<" in command:
         command, document_count = _HERE_DOCUMENT.subn(r" <<\2 \3", command)
         if not document_count:
             command = command.partition("\n")[0]
-    bare = _QUOTATION.sub("''", command) if "'" in command or '"' in command else command
+    unquoted_command = _QUOTATION.sub("''", command) if "'" in command or '"' in command else command
     effects: set[Effect | None] = set()
-    for part in _PARTS.split(bare):
+    for part in _PARTS.split(unquoted_command):
         effect = _infer_part_effect(part)
         if effect is Effect.CHANGES:
             return effect
@@ -142,7 +142,9 @@ def infer_command_effect(command: str) -> Effect | None:
             effects.add(effect)
     if Effect.EDITS in effects:
         return Effect.CHANGES if effects & {None, Effect.RUNS, Effect.CHECKS} else Effect.EDITS
-    if Effect.WAITS in effects or ("sleep" in bare and _LOOPS.search(bare) is not None):
+    if Effect.WAITS in effects or (
+        "sleep" in unquoted_command and _LOOPS.search(unquoted_command) is not None
+    ):
         return Effect.WAITS
     if "sleep(" in command and _script_sleep_seconds(command) >= MIN_WAIT_SECONDS:
         return Effect.WAITS
@@ -168,21 +170,21 @@ def _infer_part_effect(part: str) -> Effect | None:
 
 def _strip_wrappers(words: list[str]) -> list[str]:
     """Return the command without wrappers: ``ls`` for ``env A=b timeout -k 5 10 ls``."""
-    at, size = 0, len(words)
-    while at < size:
-        wrapper = words[at].rsplit("/", 1)[-1]
+    index, size = 0, len(words)
+    while index < size:
+        wrapper = words[index].rsplit("/", 1)[-1]
         letters = _WRAPPERS.get(wrapper)
         if letters is None:
-            if "=" not in words[at] or words[at][0] in "=-[":
+            if "=" not in words[index] or words[index][0] in "=-[":
                 break
-            at += 1
+            index += 1
             continue
-        at += 1
-        while at < size and words[at][0] == "-":
-            at += 2 if len(words[at]) == 2 and words[at][1] in letters else 1
+        index += 1
+        while index < size and words[index][0] == "-":
+            index += 2 if len(words[index]) == 2 and words[index][1] in letters else 1
         if wrapper == "timeout":
-            at += 1  # its length
-    return words[at:] if at else words
+            index += 1  # its length
+    return words[index:] if index else words
 
 
 def _infer_words_effect(words: list[str]) -> Effect | None:
@@ -226,73 +228,75 @@ def _infer_words_effect(words: list[str]) -> Effect | None:
     if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
         return Effect.CHANGES
     is_runner = _RUNNERS.fullmatch(name) is not None or words[0].startswith(("./", "../", "/", "~/"))
-    if _FIXES.isdisjoint(words) and _is_check(name, words, _CHECK_WORDS if is_runner else 2):
+    if _FIXES.isdisjoint(words) and _is_check(name, words, _MAX_CHECK_WORDS if is_runner else 2):
         return Effect.CHECKS
     return Effect.RUNS if is_runner or any(_BUILDS.fullmatch(word) for word in words[:2]) else None
 
 
 def _is_check(name: str, words: Sequence[str], max_words: int) -> bool:
     """Return whether the command, its script or module, or its target is a check; a path after it is not."""
-    plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:max_words]
+    candidate_words = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][
+        :max_words
+    ]
     return any(
         _CHECKERS.fullmatch(word.rsplit("/", 1)[-1])
-        for at, word in enumerate(plain)
-        if at < 2 or ("." not in word and "/" not in word)
+        for index, word in enumerate(candidate_words)
+        if index < 2 or ("." not in word and "/" not in word)
     )
 
 
 def _infer_git_effect(words: Sequence[str]) -> Effect | None:
-    at = 1
-    while at < len(words) and words[at][0] == "-":
-        at += 2 if words[at] in _GIT_VALUED else 1
-    if at >= len(words):
+    index = 1
+    while index < len(words) and words[index][0] == "-":
+        index += 2 if words[index] in _GIT_VALUED else 1
+    if index >= len(words):
         return None
-    if words[at] == "grep":
+    if words[index] == "grep":
         return Effect.SEARCHES
-    return Effect.READS if words[at] in _GIT_READS else Effect.CHANGES
+    return Effect.READS if words[index] in _GIT_READS else Effect.CHANGES
 
 
 def _infer_client_effect(name: str, words: list[str]) -> Effect:
     """Return the effect of the first verb; options with values may precede it."""
-    plain = [word for word in words[1:] if word[0] not in "-'\""]
+    plain_words = [word for word in words[1:] if word[0] not in "-'\""]
     if name in ("gh", "glab"):
-        if "api" in plain[:2]:
+        if "api" in plain_words[:2]:
             return _infer_request_effect(words)
-        plain = plain[1:]  # "run", "release": a kind of thing
-    if "rollout" in plain and "status" in plain and "--watch=false" not in words:
+        plain_words = plain_words[1:]  # "run" or "release": the kind of resource
+    if "rollout" in plain_words and "status" in plain_words and "--watch=false" not in words:
         return Effect.WAITS
-    for word in plain:
+    for word in plain_words:
         if name == "aws":
             # "describe-stacks"; the service itself may be called "logs".
             verb, hyphen, _ = word.partition("-")
             word = verb if hyphen or verb == "ls" else ""
         if word in _CLIENT_READS:
-            follows = _FOLLOWS if word in ("log", "logs") else _WATCHES
+            pattern = _FOLLOWS if word in ("log", "logs") else _WATCHES
             options = words[words.index(word) + 1 :] if word in words else words
-            return Effect.WAITS if any(follows.fullmatch(each) for each in options) else Effect.POLLS
+            return Effect.WAITS if any(pattern.fullmatch(option) for option in options) else Effect.POLLS
         if word in _CLIENT_CHANGES:
             return Effect.CHANGES
         if word == "wait" or (word == "watch" and name == "gh"):
             return Effect.WAITS
         if word in _RUN_INSIDE and name in _CONTAINER_CLIENTS:
             # ``exec`` or ``run``, the container, and its command unless options with values come before it.
-            inner = _infer_words_effect(plain[plain.index(word) + 2 :])
-            return inner if inner in (Effect.CHECKS, Effect.POLLS) else Effect.RUNS
+            effect = _infer_words_effect(plain_words[plain_words.index(word) + 2 :])
+            return effect if effect in (Effect.CHECKS, Effect.POLLS) else Effect.RUNS
     return Effect.RUNS
 
 
 def _infer_request_effect(words: Sequence[str]) -> Effect:
     """Return the effect of a request: it reads unless it sends data, is not a GET, or writes a file."""
-    sends = _CURL_SENDS if words[0].endswith("curl") else _GH_SENDS
-    return Effect.POLLS if sends.search(" ".join(words)) is None else Effect.CHANGES
+    pattern = _CURL_SENDS if words[0].endswith("curl") else _GH_SENDS
+    return Effect.POLLS if pattern.search(" ".join(words)) is None else Effect.CHANGES
 
 
 def sleep_seconds(command: str) -> float:
     """Return the seconds that a command sleeps, if stated; a loop counts once."""
     if "sleep" not in command:
         return 0.0
-    lengths = (_sleep_seconds(match.split()) for match in _SLEEPS.findall(command))
-    return sum(length for length in lengths if length < math.inf)
+    durations = (_sleep_seconds(match.split()) for match in _SLEEPS.findall(command))
+    return sum(duration for duration in durations if duration < math.inf)
 
 
 def _script_sleep_seconds(command: str) -> float:
@@ -302,7 +306,7 @@ def _script_sleep_seconds(command: str) -> float:
 
 def _sleep_seconds(words: Sequence[str]) -> float:
     """Return how many seconds ``sleep`` sleeps; infinity if its arguments cannot be parsed."""
-    lengths = [_LENGTH.fullmatch(word) for word in words]
-    if not lengths or None in lengths:
+    durations = [_DURATION.fullmatch(word) for word in words]
+    if not durations or None in durations:
         return math.inf
-    return sum(float(length[1]) * _UNITS[length[2]] for length in lengths if length is not None)
+    return sum(float(duration[1]) * _UNITS[duration[2]] for duration in durations if duration is not None)

@@ -26,12 +26,12 @@ _CONTENT_LIMIT: Final = 8_192
 _EFFECTS: Final = frozenset(effect.value for effect in Effect)
 _DELTA_SECONDS: Final = 5.0
 
-_current: ContextVar[Step | None] = ContextVar("queenright_step", default=None)
+_current_step: ContextVar[Step | None] = ContextVar("queenright_step", default=None)
 
 
 def current_step() -> Step | None:
     """Return the open step of the calling task or thread."""
-    return _current.get()
+    return _current_step.get()
 
 
 def _clean_name(value: object) -> str:
@@ -88,7 +88,7 @@ class _SpanBlock:
     @property
     def span_id(self) -> str:
         """The span id in hexadecimal; empty if spans are not recorded."""
-        return _span_id(self._span)
+        return _format_span_id(self._span)
 
     def _begin(self, now: float) -> None:
         raise NotImplementedError
@@ -120,8 +120,8 @@ class _SpanBlock:
         try:
             self.ended_at = now = self._run.clock()
             self._end(now, error if is_failure(error) else None)
-        except Exception as ours:
-            report_error(ours)
+        except Exception as internal_error:
+            report_error(internal_error)
             with suppress_errors:
                 if self._span.is_recording():
                     self._span.end()
@@ -195,7 +195,7 @@ class Step(_SpanBlock):
         run.enter_node(self.node)
         self._attributes = {**run.attributes, names.NODE_ID: self.node, names.STEP_INDEX: self.index}
         self._open(f"step {self.node}", SpanKind.INTERNAL, run.context, now)
-        self._token = _current.set(self)
+        self._token = _current_step.set(self)
         run.record_activity(now)
         run.emit(names.EVENT_STEP_STARTED, now, self._span, self._attributes)
 
@@ -230,11 +230,11 @@ class Step(_SpanBlock):
                     started_at=format_iso(self.started_at),
                     ended_at=format_iso(now),
                     trace_id=run.trace_id,
-                    span_id=_span_id(span),
+                    span_id=_format_span_id(span),
                 )
             )
         if self._token is not None:
-            _current.reset(self._token)
+            _current_step.reset(self._token)
 
 
 class ToolCall(_SpanBlock):
@@ -345,7 +345,7 @@ class ToolCall(_SpanBlock):
                     "error": self.error_text,
                     "started_at": format_iso(self.started_at),
                     "ended_at": format_iso(now),
-                    "span_id": _span_id(span),
+                    "span_id": _format_span_id(span),
                 }
             )
 
@@ -428,6 +428,6 @@ def _is_timeout(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) or "timeout" in type(error).__name__.lower()
 
 
-def _span_id(span: Span) -> str:
+def _format_span_id(span: Span) -> str:
     context = span.get_span_context()
     return f"{context.span_id:016x}" if context.is_valid else ""

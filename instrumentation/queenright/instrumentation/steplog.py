@@ -24,17 +24,17 @@ def step_log_path(storage: Path, session_id: str) -> Path:
     return storage / "sessions" / session_id / "logs" / "tool_logs.jsonl"
 
 
-_second: tuple[int, str] = (-1, "")
+_cached_second: tuple[int, str] = (-1, "")
 
 
 def format_iso(time: float) -> str:
     """Format seconds since the epoch as ISO 8601 in UTC, with milliseconds."""
-    global _second
+    global _cached_second
     whole_seconds = int(time)
-    second, text = _second
+    second, text = _cached_second
     if second != whole_seconds:  # cached per second
         text = datetime.fromtimestamp(whole_seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        _second = (whole_seconds, text)
+        _cached_second = (whole_seconds, text)
     return f"{text}.{int((time - whole_seconds) * 1000):03d}+00:00"
 
 

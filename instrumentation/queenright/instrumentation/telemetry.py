@@ -121,8 +121,8 @@ class Telemetry:
         self._records = records and not is_disabled
         if tracer_provider is None and is_disabled:
             tracer_provider = NoOpTracerProvider()
-        light = LightTracer(self._delivery.put_span)
-        self.tracer: Final = tracer_provider.get_tracer(SCOPE.name) if tracer_provider else light
+        light_tracer = LightTracer(self._delivery.put_span)
+        self.tracer: Final = tracer_provider.get_tracer(SCOPE.name) if tracer_provider else light_tracer
 
     def record(self, name: str, time_ns: int, span: SpanContext, attributes: Attributes) -> None:
         """Queue a start record."""

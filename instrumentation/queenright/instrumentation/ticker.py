@@ -38,7 +38,7 @@ class Ticker:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wake_event = threading.Event()
         self._members: WeakSet[Tickable] = WeakSet()
         self._thread: threading.Thread | None = None
 
@@ -49,7 +49,7 @@ class Ticker:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="queenright-ticker", daemon=True)
                 self._thread.start()
-        self._wake.set()
+        self._wake_event.set()
 
     def leave(self, member: Tickable) -> None:
         """Stop ticking ``member``."""
@@ -67,18 +67,18 @@ class Ticker:
     def _run(self) -> None:
         next_tick = 0.0
         while True:
-            self._wake.wait(max(0.01, next_tick - time.monotonic()))
-            self._wake.clear()
+            self._wake_event.wait(max(0.01, next_tick - time.monotonic()))
+            self._wake_event.clear()
             with self._lock:
                 members = list(self._members)
                 if not members:
                     self._thread = None
                     return
-            next_tick = time.monotonic() + _tick(members)
+            next_tick = time.monotonic() + _tick_members(members)
             del members
 
 
-def _tick(members: list[Tickable]) -> float:
+def _tick_members(members: list[Tickable]) -> float:
     pause = MAX_TICK_SECONDS
     for member in members:
         with suppress_errors:

@@ -121,13 +121,13 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
     for error in errors:
         path = tuple(part for part in error["loc"] if not _is_member_of_union(part))
         message, is_name = fault_message(error), error["loc"][-1:] == ("[key]",)
-        earlier = faults.get((path, is_name))
-        if earlier is None:
+        earlier_fault = faults.get((path, is_name))
+        if earlier_fault is None:
             fault = Fault(path=path, kind=error["type"], message=message, value=_show_value(error))
             faults[path, is_name] = fault
-        elif message not in earlier.message:
-            alternatives = f"{earlier.message}, or {message.removeprefix('it must be ')}"
-            faults[path, is_name] = replace(earlier, message=alternatives)
+        elif message not in earlier_fault.message:
+            alternatives = f"{earlier_fault.message}, or {message.removeprefix('it must be ')}"
+            faults[path, is_name] = replace(earlier_fault, message=alternatives)
     paths = {path for path, _ in faults}
     return [
         fault
@@ -156,7 +156,9 @@ def fault_message(error: Mapping[str, Any]) -> str:
         message = "it must be a list, such as [a, b]"
     elif kind in _MESSAGES:
         try:
-            message = _MESSAGES[kind].format_map({name: _number(bound) for name, bound in context.items()})
+            message = _MESSAGES[kind].format_map(
+                {name: _format_number(bound) for name, bound in context.items()}
+            )
         except KeyError:  # The errors were read without their context.
             message = _rephrase(str(error["msg"]))
     else:
@@ -164,7 +166,7 @@ def fault_message(error: Mapping[str, Any]) -> str:
     return message[:_MESSAGE_LIMIT]
 
 
-def _number(bound: object) -> object:
+def _format_number(bound: object) -> object:
     """Return a number with thousands separators; a whole number has no fraction."""
     if isinstance(bound, float) and bound.is_integer():
         bound = int(bound)
@@ -181,15 +183,15 @@ def _is_member_of_union(part: int | str) -> bool:
 
 def _describe_length(kind: str, context: Mapping[str, Any], value: object) -> str:
     """Return the message for a text or list that is too long or too short."""
-    longest = kind.endswith("too_long")
-    bound = context["max_length" if longest else "min_length"]
-    if bound == 1 and not longest:
+    is_maximum = kind.endswith("too_long")
+    bound = context["max_length" if is_maximum else "min_length"]
+    if bound == 1 and not is_maximum:
         return "it must not be empty"
     unit = "character" if kind.startswith("string") else "item"
     actual = context.get("actual_length", len(value) if isinstance(value, str) else None)
     count = format_count(bound, unit)
     actual_text = "" if actual is None else f", not {actual:,}"
-    return f"it must have at {'most' if longest else 'least'} {count}{actual_text}"
+    return f"it must have at {'most' if is_maximum else 'least'} {count}{actual_text}"
 
 
 def _show_value(error: Mapping[str, Any]) -> str:

@@ -39,7 +39,7 @@ from queenright.instrumentation.ticker import TICKER
 HEARTBEAT_SECONDS: Final = 300.0
 """Default maximum time between heartbeats, in seconds."""
 
-_current: ContextVar[Worker | None] = ContextVar("queenright_worker", default=None)
+_current_worker: ContextVar[Worker | None] = ContextVar("queenright_worker", default=None)
 
 # Runs before the telemetry's own atexit hook, which was registered earlier, so that the last spans are sent.
 atexit.register(TICKER.close_all)
@@ -47,7 +47,7 @@ atexit.register(TICKER.close_all)
 
 def current_worker() -> Worker | None:
     """Return the worker of the calling task or thread; forked children inherit it."""
-    return _current.get()
+    return _current_worker.get()
 
 
 class Worker:
@@ -139,9 +139,9 @@ class Worker:
             graph_id=mask_name(graph_id),
             framework=mask_name(framework),
             version=mask_name(version),
-            telemetry=telemetry or _telemetry(endpoint),
-            families=_families(registry or REGISTRY),
-            log=_step_log(step_log, storage or os.environ.get(STORAGE_ENV), self.session_id),
+            telemetry=telemetry or _get_telemetry(endpoint),
+            families=_get_families(registry or REGISTRY),
+            log=_open_step_log(step_log, storage or os.environ.get(STORAGE_ENV), self.session_id),
             heartbeat_interval=heartbeat_interval,
             clock=clock,
             task_id=task_id,
@@ -184,7 +184,7 @@ class Worker:
 
     def make_current(self) -> None:
         """Make this worker ``current_worker()`` for the calling task and the tasks that it starts."""
-        _current.set(self)
+        _current_worker.set(self)
 
     def close(self, error: BaseException | None = None, *, paused: bool = False) -> None:
         """
@@ -269,7 +269,7 @@ class Worker:
                 names.OUTPUT_TESTS_FAILED: tests_failed,
             }
             self._run.touch()
-            self._run.output({key: _count(value) for key, value in counts.items() if value is not None})
+            self._run.output({key: _check_count(value) for key, value in counts.items() if value is not None})
 
     def resource(self, name: str, *, used: float, limit: float) -> None:
         """
@@ -324,7 +324,7 @@ class Worker:
 
     def __enter__(self) -> Self:
         self.start()
-        self._token = _current.set(self)
+        self._token = _current_worker.set(self)
         return self
 
     def __exit__(
@@ -333,7 +333,7 @@ class Worker:
         self.close(error)
         if self._token is not None:
             try:
-                _current.reset(self._token)
+                _current_worker.reset(self._token)
             except ValueError:  # The block exits in another task than it was entered in.
                 return
 
@@ -356,27 +356,29 @@ def _check_function(name: str, function: object) -> None:
         )
 
 
-def _count(value: int) -> int:
+def _check_count(value: int) -> int:
     count = int(value)
     if count < 0:
         raise ValueError(f"an output count must be at least 0, not {value!r}")
     return count
 
 
-def _telemetry(endpoint: str | None) -> Telemetry:
+def _get_telemetry(endpoint: str | None) -> Telemetry:
     with suppress_errors:
         return shared_telemetry(endpoint)
     return Telemetry(tracer_provider=NoOpTracerProvider())
 
 
-def _families(registry: CollectorRegistry) -> WorkerFamilies:
+def _get_families(registry: CollectorRegistry) -> WorkerFamilies:
     with suppress_errors:
         return WorkerFamilies.of(registry)
     # The application already has metrics with these names: keep ours in a private registry.
     return WorkerFamilies.of(CollectorRegistry())
 
 
-def _step_log(path: Path | None, storage: str | os.PathLike[str] | None, session_id: str) -> StepLog | None:
+def _open_step_log(
+    path: Path | None, storage: str | os.PathLike[str] | None, session_id: str
+) -> StepLog | None:
     with suppress_errors:
         if path is None and storage:
             path = step_log_path(Path(storage), session_id)

@@ -18,7 +18,7 @@ __all__ = ["Kind"]
 T = TypeVar("T")
 
 
-def _attributes() -> dict[str, tuple[str, ...]]:
+def _merge_attributes() -> dict[str, tuple[str, ...]]:
     names_by_key: dict[str, tuple[str, ...]] = {}
     for convention in CONVENTIONS:
         for field, spellings in convention.attributes.items():
@@ -30,7 +30,7 @@ def _merge_tables(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
     return {key: value for table in tables for key, value in table.items()}
 
 
-ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
+ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _merge_attributes()
 """Our field -> attribute names to read it from, in order of preference."""
 OPERATIONS: Final[Mapping[str, Kind]] = _merge_tables(c.operations for c in CONVENTIONS)
 """``gen_ai.operation.name`` -> kind. Other operations (embeddings, create_agent, …) are not agent work."""
