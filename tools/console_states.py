@@ -44,7 +44,7 @@ SCREENS: Final[tuple[tuple[int, int, Literal["light", "dark"]], ...]] = (
 
 
 async def _run(folder: Path) -> None:
-    async with _fleet() as running, async_playwright() as playwright:
+    async with _run_service() as running, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=find_program("chromium"), args=list(FLAGS))
         for width, height, theme in SCREENS:
             for state in ("loading", "lost", "refused", "thousands"):
@@ -60,29 +60,29 @@ async def _run(folder: Path) -> None:
 
 
 @asynccontextmanager
-async def _fleet() -> AsyncIterator[RunningService]:
+async def _run_service() -> AsyncIterator[RunningService]:
     """Run a service with 10,000 agents."""
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(storage=Path(folder), http={"port": 0}, otlp={"port": 0})
         async with serving(settings) as running:
-            await running.service.ingest(_events(running.service.clock()))
+            await running.service.ingest(_make_events(running.service.clock()))
             yield running
 
 
-def _events(now: float) -> list[AgentEvent]:
+def _make_events(now: float) -> list[AgentEvent]:
     agents = [f"agent-{number:05}" for number in range(AGENTS)]
     call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     begin = now - CALLS - 1
     return [
-        _event(EventType.EXECUTION_STARTED, agent, begin, {"framework": "example"}) for agent in agents
+        _make_event(EventType.EXECUTION_STARTED, agent, begin, {"framework": "example"}) for agent in agents
     ] + [
-        _event(EventType.TOOL_CALL_COMPLETED, agent, begin + number, call | {"turn": str(number)})
+        _make_event(EventType.TOOL_CALL_COMPLETED, agent, begin + number, call | {"turn": str(number)})
         for agent in agents[:LOOPING]
         for number in range(1, CALLS + 1)
     ]
 
 
-def _event(kind: EventType, agent: str, at: float, data: dict[str, str]) -> AgentEvent:
+def _make_event(kind: EventType, agent: str, at: float, data: dict[str, str]) -> AgentEvent:
     return AgentEvent(type=kind, time=at, agent_id=agent, session_id="s", incarnation_id="i", data=data)
 
 

@@ -36,7 +36,7 @@ NEWEST = TOOLS / "newest"
 BUILDER = TOOLS / "builder"
 DEBIAN_KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
-# Program -> its other names; Debian's package has its own name for alertmanager.
+# Program -> its other names; Debian's package names alertmanager differently.
 PROGRAMS = {
     "prometheus": (),
     "promtool": (),
@@ -50,8 +50,9 @@ MAC_BROWSERS = (
 )
 # The oldest Debian release with a sufficiently new Python.
 BASE_SUITE = "bookworm"
-# Debian's builds read their templates and pages from here. Unpacked elsewhere, they find them through
-# descriptor 9, which a wrapper opens. The path must have the same length, because it is inside the program.
+# Debian's builds read their templates and pages from here. When unpacked elsewhere, they find them through
+# descriptor 9, which a wrapper opens. Both paths must have the same length, because the path is replaced
+# inside the program.
 SYSTEM_SHARE = b"/usr/share/prometheus"
 MOVED_SHARE = b"/proc/self/fd/9".ljust(len(SYSTEM_SHARE), b"/")
 CHROMIUM_WRAPPER = """\
@@ -84,7 +85,7 @@ def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> str:
 
 
 @contextlib.contextmanager
-def locked() -> Iterator[None]:
+def hold_lock() -> Iterator[None]:
     """Hold the lock of this checkout's tools, so that concurrent targets do the work once."""
     TOOLS.mkdir(exist_ok=True)
     with (TOOLS / ".lock").open("w") as lock:
@@ -196,8 +197,8 @@ def unpack_programs(root: Path, bin_: Path, apt: Apt) -> None:
     depends = run([*apt.cache, "depends", "prometheus"])
     # promtool, if it is a separate package, and the assets of the web UI. The other dependencies are for
     # running it as a service.
-    more = [word for word in depends.split() if word.startswith(("promtool", "libjs-", "fonts-"))]
-    unpack(["prometheus", "prometheus-alertmanager", *more], root, apt, update=False)
+    extra_packages = [word for word in depends.split() if word.startswith(("promtool", "libjs-", "fonts-"))]
+    unpack(["prometheus", "prometheus-alertmanager", *extra_packages], root, apt, update=False)
     for program in PROGRAMS:
         [original] = [
             path for name in (program, *PROGRAMS[program]) if (path := root / "usr" / "bin" / name).is_file()
@@ -301,9 +302,9 @@ class Apt:
             options += [f"Dir::Etc::SourceList={sources}", "Dir::Etc::SourceParts=-"]
             # An outdated mirror is accepted: signatures are checked, and nothing is installed.
             options += ["Acquire::Check-Valid-Until=false"]
-        own = [word for option in options for word in ("-o", option)]
-        self.command = ("apt-get", "--quiet", *own)
-        self.cache = ("apt-cache", *own)
+        option_words = [word for option in options for word in ("-o", option)]
+        self.command = ("apt-get", "--quiet", *option_words)
+        self.cache = ("apt-cache", *option_words)
 
     def get(self, *arguments: str, cwd: Path | None = None) -> None:
         """Run apt-get."""
@@ -334,14 +335,14 @@ def unpack_with_missing(packages: Sequence[str], root: Path) -> None:
     HERE.get("update")
     # A dry run of the installation lists them.
     plan = run([*HERE.command, "--simulate", "--no-install-recommends", "install", *packages])
-    lacking = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
-    unpack(list(dict.fromkeys([*packages, *lacking])), root, update=False)
+    missing_packages = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
+    unpack(list(dict.fromkeys([*packages, *missing_packages])), root, update=False)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the requested target; on failure, print one message and return 1."""
     try:
-        with locked():
+        with hold_lock():
             match arguments:
                 case ["venv", ("run" | "llm" | "dev") as group]:
                     provide_venv(group)

@@ -66,15 +66,15 @@ def generated() -> dict[Path, str]:
 
 def alerts_page(groups: Iterable[Group]) -> str:
     """Return ``docs/alerts.md``."""
-    return _INTRODUCTION + "".join(_section(group) for group in groups if group.name in _TITLES)
+    return _INTRODUCTION + "".join(_format_section(group) for group in groups if group.name in _TITLES)
 
 
-def _section(group: Group) -> str:
-    rows = "\n".join(_rows(group))
+def _format_section(group: Group) -> str:
+    rows = "\n".join(_iterate_rows(group))
     return f"\n## {_TITLES[group.name]}\n\n| alert | severity | fires when |\n| --- | --- | --- |\n{rows}\n"
 
 
-def _rows(group: Group) -> Iterator[str]:
+def _iterate_rows(group: Group) -> Iterator[str]:
     for alert in group.rules:
         if isinstance(alert, Alert):
             variant = alert.labels.get("ticket_severity") or alert.labels.get("window")

@@ -31,9 +31,9 @@ def list_pages(
         )
     pages = []
     for path in sorted(root.rglob("*.md")):
-        inner = path.relative_to(root)
-        if not any(part.startswith(".") or part in _SKIPPED for part in inner.parts):
-            pages.append(inner.as_posix())
+        relative_path = path.relative_to(root)
+        if not any(part.startswith(".") or part in _SKIPPED for part in relative_path.parts):
+            pages.append(relative_path.as_posix())
     return {"root": str(root), "pages": pages}
 
 
@@ -41,28 +41,30 @@ def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
     """Return links to missing files and headings. Links to other hosts are not followed."""
     texts: dict[Path, str] = {}
 
-    def text_of(path: Path) -> str:
+    def read_page(path: Path) -> str:
         if path not in texts:
             texts[path] = path.read_text(encoding="utf-8", errors="replace")
         return texts[path]
 
-    links = []
+    broken_links = []
     for page in pages:
         path = Path(root) / page
-        for line, target in find_links(text_of(path)):
+        for line, target in find_links(read_page(path)):
             if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//", target):
                 continue
             file, _, anchor = unquote(target).partition("#")
             target_path = (path.parent / file).resolve() if file else path
             if not target_path.exists():
-                links.append({"page": page, "line": line, "target": target, "fault": "no such file"})
+                broken_links.append({"page": page, "line": line, "target": target, "fault": "no such file"})
             elif (
                 anchor
                 and target_path.suffix == ".md"
-                and anchor.lower() not in list_anchors(text_of(target_path))
+                and anchor.lower() not in list_anchors(read_page(target_path))
             ):
-                links.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
-    return {"broken_links": links}
+                broken_links.append(
+                    {"page": page, "line": line, "target": target, "fault": "no such heading"}
+                )
+    return {"broken_links": broken_links}
 
 
 def find_stale_commands(root: str, pages: list[str]) -> dict[str, Any]:

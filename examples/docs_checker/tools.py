@@ -23,8 +23,8 @@ def read_lines(root: str, page: str, first: int, last: int) -> str:
         raise ToolError(f"there is no page {page!r} in {root}")
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     first = max(first, 1)
-    chosen = lines[first - 1 : min(last, first + 59)]
-    return "\n".join(f"{number}: {line}" for number, line in enumerate(chosen, first))
+    selected_lines = lines[first - 1 : min(last, first + 59)]
+    return "\n".join(f"{number}: {line}" for number, line in enumerate(selected_lines, first))
 
 
 def write_report(introduction: str, first: Literal["links", "commands"], data_dir: Path) -> str:
@@ -36,8 +36,8 @@ def write_report(introduction: str, first: Literal["links", "commands"], data_di
     """
     findings = json.loads((data_dir / "findings.json").read_text(encoding="utf-8"))
     sections = [
-        _section("Broken links", findings["broken_links"], "target"),
-        _section("Stale commands", findings["stale_commands"], "command"),
+        _format_section("Broken links", findings["broken_links"], "target"),
+        _format_section("Stale commands", findings["stale_commands"], "command"),
     ]
     if first == "commands":
         sections.reverse()
@@ -46,7 +46,7 @@ def write_report(introduction: str, first: Literal["links", "commands"], data_di
     return "report.md"
 
 
-def _section(title: str, rows: list[dict[str, Any]], key: str) -> str:
+def _format_section(title: str, rows: list[dict[str, Any]], key: str) -> str:
     if not rows:
         return ""
     lines = [f"- {row['page']}, line {row['line']}: `{row[key]}`: {row['fault']}" for row in rows]

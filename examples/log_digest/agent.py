@@ -1,4 +1,4 @@
-"""The agent: one node with its own tools and those of an MCP server, and rules instead of a model."""
+"""The agent: one node with its own tools and those of an MCP server, and fixed rules instead of a model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from queenright.runtime.llm.model import Message, ModelError, ModelReply, OnText
 
 PROMPT = """You read the logs of a service and write a digest for the person on call.
 
-List the logs. For each that has errors, look at its error groups; where a group's meaning is not plain, look
-at the lines around its first line. Then call write_digest once, with the kinds of errors of all logs, the
-worst first, and set the outputs: `digest` to the name of the file that it answers, `errors` to how many
-errors there are in all."""
+List the logs. For each log with errors, read its error groups. If the meaning of a group is unclear, read
+the lines around its first line. Then call write_digest once, with the kinds of errors of all logs, the
+worst first, and set the outputs: `digest` to the file name that write_digest returns, `errors` to the total
+number of errors."""
 
 agent = AgentSpec(
     name="log_digest",
@@ -52,40 +52,46 @@ class Rules:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """Return the next tool calls."""
-        answers = _tool_results(messages)
+        answers = _collect_tool_results(messages)
         logs = answers.get("list_logs")
         if logs is None:
-            return _reply("I will list the logs.", ("list_logs", {}))
-        failed = [answer for each in answers.values() for answer in each if str(answer).startswith("error:")]
-        if failed:
-            raise ModelError(f"a tool failed: {failed[0]}")
-        broken = [log for log in logs[0] if log["errors"]]
+            return _make_reply("I will list the logs.", ("list_logs", {}))
+        failures = [
+            answer for results in answers.values() for answer in results if str(answer).startswith("error:")
+        ]
+        if failures:
+            raise ModelError(f"a tool failed: {failures[0]}")
+        logs_with_errors = [log for log in logs[0] if log["errors"]]
         groups = answers.get("error_groups", [])
-        if len(groups) < len(broken):
-            return _reply("", *(("error_groups", {"log": log["log"]}) for log in broken))
-        findings = sorted((group for each in groups for group in each), key=lambda group: -group["count"])
+        if len(groups) < len(logs_with_errors):
+            return _make_reply("", *(("error_groups", {"log": log["log"]}) for log in logs_with_errors))
+        findings = sorted(
+            (group for log_groups in groups for group in log_groups), key=lambda group: -group["count"]
+        )
         if "write_digest" not in answers:
             rows = [{key: f[key] for key in ("log", "pattern", "count", "first_line")} for f in findings]
-            return _reply("", ("write_digest", {"headline": _headline(findings), "findings": rows}))
+            return _make_reply(
+                "", ("write_digest", {"headline": _format_headline(findings), "findings": rows})
+            )
         total = sum(log["errors"] for log in logs[0])
-        return _reply("", ("set_output", {"digest": "digest.md", "errors": total}))
+        return _make_reply("", ("set_output", {"digest": "digest.md", "errors": total}))
 
 
-def _headline(findings: Sequence[Any]) -> str:
+def _format_headline(findings: Sequence[Any]) -> str:
     if not findings:
         return "No errors."
     first = findings[0]
     return f"{len(findings)} kinds of errors; look at {first['log']} first, line {first['first_line']}."
 
 
-def _reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
+def _make_reply(text: str, *calls: tuple[str, Any]) -> ModelReply:
     tool_calls = (
         ToolCall(f"call_{name}_{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(calls)
     )
     return ModelReply(text=text, tool_calls=tuple(tool_calls))
 
 
-def _tool_results(messages: Sequence[Message]) -> dict[str, list[Any]]:
+def _collect_tool_results(messages: Sequence[Message]) -> dict[str, list[Any]]:
     """Return the results of each tool, oldest first; results that are not JSON are text."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     answers: dict[str, list[Any]] = {}

@@ -15,7 +15,7 @@ FOLDER = Path(os.environ["LOG_FOLDER"]).expanduser()
 
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b\s*[:\]]?\s*(.*)")
 # Parts that differ between occurrences of the same error.
-_VARYING = (
+_REPLACEMENTS = (
     (re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b0x[0-9a-f]+\b", re.IGNORECASE), "<id>"),
     (re.compile(r"\d+(?:\.\d+)*"), "<n>"),
 )
@@ -48,8 +48,8 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
     groups: dict[str, dict[str, Any]] = {}
     for number, message in find_errors(find_log(log)):
         pattern = message
-        for varying, stand_in in _VARYING:
-            pattern = varying.sub(stand_in, pattern)
+        for number_pattern, replacement in _REPLACEMENTS:
+            pattern = number_pattern.sub(replacement, pattern)
         group = groups.setdefault(
             pattern, {"log": log, "pattern": pattern, "count": 0, "first_line": number, "example": message}
         )

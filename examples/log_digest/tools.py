@@ -25,7 +25,7 @@ def write_digest(headline: str, findings: list[Finding], data_dir: Path) -> str:
         findings: The kinds of errors, the worst first.
     """
     rows = [f"| {f.count} | `{f.pattern}` | {f.log} | {f.first_line} |" for f in findings]
-    table = ["| times | what | log | first line |", "| --- | --- | --- | --- |", *rows]
+    table = ["| count | pattern | log | first line |", "| --- | --- | --- | --- |", *rows]
     data_dir.mkdir(parents=True, exist_ok=True)
     text = "\n".join(["# Log digest", "", headline, "", *table])
     (data_dir / "digest.md").write_text(text + "\n", encoding="utf-8")

@@ -41,6 +41,6 @@ def main(names: list[str]) -> int:
 
 if __name__ == "__main__":
     isolate()
-    # Installed packages are compiled; without that, a command takes twice the processor time.
+    # Installed packages are compiled; without that, a command takes twice the CPU time.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.exit(main(sys.argv[1:]))

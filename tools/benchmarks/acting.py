@@ -60,12 +60,12 @@ def _populate(service: Service, workers: int) -> None:
     now = service.clock()
     for n in range(workers):
         start_data = {"start_records": True, "heartbeat_interval": 300}
-        service.monitor.apply(_event(n, EventType.EXECUTION_STARTED, now, **start_data), now)
+        service.monitor.apply(_make_event(n, EventType.EXECUTION_STARTED, now, **start_data), now)
     for n in range(BREAKERS):
         service.breakers.get("tool_execution", f"agent-{n}", "search")
 
 
-def _event(worker: int, type_: EventType, now: float, **data: object) -> AgentEvent:
+def _make_event(worker: int, type_: EventType, now: float, **data: object) -> AgentEvent:
     return AgentEvent(
         type=type_,
         time=now,
@@ -87,7 +87,7 @@ async def _measure_times(work: Callable[[int], Awaitable[object]], workers: Sequ
     return sorted(times)
 
 
-def _row(name: str, workers: int, times: Sequence[float], budget: float) -> Row:
+def _make_row(name: str, workers: int, times: Sequence[float], budget: float) -> Row:
     p99 = times[int(0.99 * (len(times) - 1))]
     return Row(
         f"{name}, {workers:,} workers: median / p99 of {len(times)}",
@@ -101,7 +101,7 @@ async def _measure_health(service: Service, workers: int) -> Row:
     random = Random(1)
     worker_numbers = [random.randrange(workers) for _ in range(1_000)]
     times = await _measure_times(lambda n: service.health.get_agent_health(f"agent-{n}"), worker_numbers)
-    return _row(f"health of one worker ({BREAKERS:,} breakers known)", workers, times, 20)
+    return _make_row(f"health of one worker ({BREAKERS:,} breakers known)", workers, times, 20)
 
 
 def _make_heartbeat(worker: int) -> Heartbeat:
@@ -110,11 +110,11 @@ def _make_heartbeat(worker: int) -> Heartbeat:
 
 async def _measure_heartbeat(service: Service, workers: int) -> Row:
     times = await _measure_times(lambda n: service.health.record_heartbeat(_make_heartbeat(n)), range(1_000))
-    return _row("heartbeat stored", workers, times, 5)
+    return _make_row("heartbeat stored", workers, times, 5)
 
 
 async def _measure_concurrency(service: Service, workers: int) -> Row:
-    """Send heartbeats and health queries, a hundred at once."""
+    """Send heartbeats and health queries, ``CONCURRENT`` of them concurrently."""
 
     async def send_both(worker: int) -> float:
         start_time = time.perf_counter()
@@ -127,7 +127,7 @@ async def _measure_concurrency(service: Service, workers: int) -> Row:
         for start in range(0, 1_000, CONCURRENT)
         for seconds in await asyncio.gather(*(send_both(n) for n in range(start, start + CONCURRENT)))
     ]
-    return _row(f"heartbeat and health query, {CONCURRENT} at once", workers, sorted(times), 100)
+    return _make_row(f"heartbeat and health query, {CONCURRENT} concurrently", workers, sorted(times), 100)
 
 
 async def _measure_nudges(service: Service, workers: int) -> list[Row]:
@@ -149,8 +149,8 @@ async def _measure_nudges(service: Service, workers: int) -> list[Row]:
     await service.instructions.pull(target, 0)
     queue_times = await _measure_times(lambda _: service.health.send_nudge("agent-1", "Get on."), range(100))
     return [
-        _row("nudge injected on the runtime", workers, injection_times, 50),
-        _row("nudge queued until the worker fetches it", workers, queue_times, 50),
+        _make_row("nudge injected on the runtime", workers, injection_times, 50),
+        _make_row("nudge queued until the worker fetches it", workers, queue_times, 50),
     ]
 
 
@@ -163,12 +163,15 @@ async def _measure_transition(service: Service, workers: int) -> Row:
         with service.bus.expect(EventType.HEALTH_STATE_CHANGED, filter_agent=agent) as expectation:
             now = service.clock()
             await service.ingest(
-                [_event(worker, EventType.TOOL_CALL_COMPLETED, now, **call, turn=turn) for turn in range(3)]
+                [
+                    _make_event(worker, EventType.TOOL_CALL_COMPLETED, now, **call, turn=turn)
+                    for turn in range(3)
+                ]
             )
             await expectation.within(30)
 
     times = await _measure_times(complete_loop, range(2_000, 2_200))
-    return _row("state change durable and delivered", workers, times, 1_000)
+    return _make_row("state change durable and delivered", workers, times, 1_000)
 
 
 async def _measure_pause(service: Service, workers: int) -> Row:
@@ -177,11 +180,11 @@ async def _measure_pause(service: Service, workers: int) -> Row:
 
     async def watch() -> None:
         nonlocal longest
-        before = time.thread_time()
+        previous_time = time.thread_time()
         while not is_done:
             await asyncio.sleep(0)
             now = time.thread_time()
-            longest, before = max(longest, now - before), now
+            longest, previous_time = max(longest, now - previous_time), now
 
     watcher = asyncio.create_task(watch())
     await asyncio.sleep(0)

@@ -28,7 +28,7 @@ class _Fleet:
         vitals["last_activity"] = event.time
 
 
-async def _throughput(events: int) -> float:
+async def _measure_throughput(events: int) -> float:
     bus = EventBus()
     fleet = _Fleet()
     bus.subscribe(fleet, name="monitor", capacity=2 * _BATCH)
@@ -48,7 +48,7 @@ async def _throughput(events: int) -> float:
     return step_count / elapsed
 
 
-async def _publish_times(seconds: float) -> list[float]:
+async def _measure_publish_times(seconds: float) -> list[float]:
     """Publish a thousand events per second next to a subscriber that sleeps."""
     bus = EventBus()
     asleep = asyncio.Event()
@@ -62,9 +62,9 @@ async def _publish_times(seconds: float) -> list[float]:
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
         event = AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, agent_id="a", session_id="s")
-        before = time.perf_counter()
+        start = time.perf_counter()
         await bus.publish(event)
-        times.append(time.perf_counter() - before)
+        times.append(time.perf_counter() - start)
         await asyncio.sleep(0.001)
     await bus.close()
     return sorted(times)
@@ -72,8 +72,8 @@ async def _publish_times(seconds: float) -> list[float]:
 
 def run() -> list[Row]:
     """Run the measurements, which take about twelve seconds."""
-    rate = asyncio.run(_throughput(200_000))
-    times = asyncio.run(_publish_times(10))
+    rate = asyncio.run(_measure_throughput(200_000))
+    times = asyncio.run(_measure_publish_times(10))
     p99 = times[int(len(times) * 0.99)] * 1e3
     return [
         Row("bus: events/s to a monitor-like subscriber", f"{rate:,.0f}/s", "≥ 50,000/s", rate >= 50_000),

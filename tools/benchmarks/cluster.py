@@ -29,9 +29,9 @@ from tools.benchmarks.row import Row
 
 _BATCH = 512
 _SPANS = 40_000
-"""Per process."""
+"""Spans per process."""
 _SENDERS = 4
-"""Per process, because each has its own agents."""
+"""Senders per process, because each process has its own agents."""
 _RATE = 20
 _STEADY = 200
 _STEADY_BATCH = 100
@@ -77,28 +77,28 @@ async def _run() -> list[Row]:
             postgres.remove()
     one, two, four = clusters
     rates = [f"{1 / each.service:,.0f}" for each in (sqlite, alone, *clusters)]
-    others = [f"{1e6 * each.postgres:.0f} + {1e6 * each.nats:.0f}" for each in (sqlite, alone, *clusters)]
+    other_cpu = [f"{1e6 * each.postgres:.0f} + {1e6 * each.nats:.0f}" for each in (sqlite, alone, *clusters)]
     latencies = [
         f"{statistics.median(each.ack_times):.0f} / {_p99(each.ack_times):.0f}"
         for each in (sqlite, alone, *clusters)
     ]
     takeovers = two.takeovers
-    alone_or_cluster = "one process on SQLite, on PostgreSQL; a cluster of one, two, four"
+    setups = "one process on SQLite, on PostgreSQL; a cluster of one, two, four"
     return [
         Row(
-            f"spans a CPU-second: {alone_or_cluster}",
+            f"spans per CPU-second: {setups}",
             ", ".join(rates),
             "two and four ≥ 90 % of a cluster of one",
             max(two.service, four.service) <= one.service / 0.9,
         ),
         Row(
-            "µs of PostgreSQL + NATS a span: the same",
-            ", ".join(others),
+            "CPU of PostgreSQL + NATS per span in µs: the same setups",
+            ", ".join(other_cpu),
             "",
             True,
         ),
         Row(
-            f"acknowledgement of {_STEADY_BATCH} spans, {_RATE} times a second, p50 / p99: the same",
+            f"acknowledgement of {_STEADY_BATCH} spans, {_RATE} times per second, p50 / p99: the same setups",
             f"{', '.join(latencies)} ms",
             "p99 ≤ 50 ms",
             _p99(two.ack_times) <= 50,
@@ -110,13 +110,13 @@ async def _run() -> list[Row]:
             max(takeovers.values()) <= 10,
         ),
         Row(
-            "CPU of a process without telemetry: the same",
+            "CPU of a process without telemetry: the same setups",
             ", ".join(f"{100 * each.idle:.1f}" for each in (sqlite, alone, *clusters)) + " % of a core",
             "",
             True,
         ),
         Row(
-            "memory of a process: the same",
+            "memory of a process: the same setups",
             ", ".join(f"{each.memory:.0f}" for each in (sqlite, alone, *clusters)) + " MB",
             "",
             True,
@@ -155,7 +155,7 @@ async def _measure(
 async def _wait_until_shared(client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
     even_shares = {process.url: 1 for process in processes}
     for process in processes:
-        await wait_for_shares(client, process, lambda each: each == even_shares)
+        await wait_for_shares(client, process, lambda shares: shares == even_shares)
 
 
 async def _measure_running(
@@ -237,7 +237,7 @@ async def _measure_takeover(
         victim.kill()
     else:
         victim.signal(number)
-    await wait_for_shares(client, successor, lambda each: each == {successor.url: len(processes)})
+    await wait_for_shares(client, successor, lambda shares: shares == {successor.url: len(processes)})
     await wait_for_answers(client, successor)
     seconds = time.perf_counter() - start
     if number is signal.SIGSTOP:
@@ -259,8 +259,8 @@ def _count_events(cluster: Cluster) -> int:
     with connected(cluster.database) as conn:
         schemas = [""]
         if cluster.database.startswith("postgresql"):
-            each = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
-            schemas = [f"{row[0]}." for row in each]
+            rows = conn.exec_driver_sql("SELECT schemaname FROM pg_tables WHERE tablename = 'events'")
+            schemas = [f"{row[0]}." for row in rows]
         query = "SELECT count(*) FROM {}events WHERE type = 'tool_call_completed'"
         return sum(int(conn.exec_driver_sql(query.format(schema)).scalar_one()) for schema in schemas)
 

@@ -100,22 +100,22 @@ async def _count_idle_requests(page: Page) -> Row:
 async def _measure_frames(running: RunningService, page: Page) -> list[Row]:
     service = running.service
     agents = [f"agent-{n:05}" for n in range(AGENTS)]
-    start = [_event(EventType.EXECUTION_STARTED, service.clock(), agent) for agent in agents]
+    start = [_make_event(EventType.EXECUTION_STARTED, service.clock(), agent) for agent in agents]
     await service.ingest(start)
     await page.goto(f"{running.url}/console/")
     await page.get_by_role("row").nth(10).wait_for()
     devtools = await page.context.new_cdp_session(page)
     await _send_changes(running, agents, 5)
-    before = await _heap(devtools)
+    heap_before = await _read_heap_size(devtools)
     await page.evaluate(RECORD_FRAMES)
     await _send_changes(running, agents, SECONDS)
     frames = sorted(await page.evaluate("window.frames_"))
-    after = await _heap(devtools)
+    heap_after = await _read_heap_size(devtools)
     rows = await page.get_by_role("row").count()
     p99 = frames[int(len(frames) * 0.99)]
     return [
         Row(
-            f"console, frames at {AGENTS:,} agents and {CHANGES_PER_SECOND:,} changes a second",
+            f"console, frames at {AGENTS:,} agents and {CHANGES_PER_SECOND:,} changes per second",
             f"median {statistics.median(frames):.0f} ms, p99 {p99:.0f} ms, worst {frames[-1]:.0f} ms",
             "worst <= 250 ms",
             frames[-1] <= 250,
@@ -123,9 +123,9 @@ async def _measure_frames(running: RunningService, page: Page) -> list[Row]:
         Row("console, rows in the document", str(rows), "<= 60", rows <= 60),
         Row(
             f"console, memory after {SECONDS * CHANGES_PER_SECOND:,} changes",
-            f"{after / 1e6:.1f} MB, before {before / 1e6:.1f} MB",
+            f"{heap_after / 1e6:.1f} MB, before {heap_before / 1e6:.1f} MB",
             "<= +2 MB",
-            after - before <= 2e6,
+            heap_after - heap_before <= 2e6,
         ),
     ]
 
@@ -158,7 +158,7 @@ async def measure_heap(running: RunningService, page: Page, changes: int) -> lis
             await service.ingest([_make_change(service.clock(), number + n) for n in range(100)])
             await asyncio.sleep(0.02)  # The page reads the changes.
         await page.wait_for_timeout(1_500)  # The last read ends.
-        heaps.append(await _heap(devtools))
+        heaps.append(await _read_heap_size(devtools))
     return heaps
 
 
@@ -195,7 +195,7 @@ async def _send_changes(running: RunningService, agents: list[str], seconds: int
     while (remaining := end - time.monotonic()) > 0:
         hash_ = f"{turn:016}"
         batch = [
-            _event(
+            _make_event(
                 EventType.TOOL_CALL_COMPLETED,
                 service.clock(),
                 agents[(turn * 100 + n) % AGENTS],
@@ -209,11 +209,11 @@ async def _send_changes(running: RunningService, agents: list[str], seconds: int
         await asyncio.sleep(max(0.0, min(remaining, 0.1 - (time.monotonic() - start))))
 
 
-def _event(kind: EventType, at: float, agent: str, data: Mapping[str, str] | None = None) -> AgentEvent:
+def _make_event(kind: EventType, at: float, agent: str, data: Mapping[str, str] | None = None) -> AgentEvent:
     return AgentEvent(type=kind, time=at, agent_id=agent, session_id="s", incarnation_id="i", data=data or {})
 
 
-async def _heap(devtools: CDPSession) -> float:
+async def _read_heap_size(devtools: CDPSession) -> float:
     """Return the bytes of the page's heap after a garbage collection."""
     await devtools.send("HeapProfiler.collectGarbage")
     return float((await devtools.send("Runtime.getHeapUsage"))["usedSize"])

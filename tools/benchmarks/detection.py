@@ -23,14 +23,14 @@ _SYNTHETIC_TURNS: Final = 40
 def run() -> list[Row]:
     folder = os.environ.get("QUEENRIGHT_TRACES")
     rows = [
-        _row("synthetic healthy coding runs", [_synthetic_run(loops=False)] * _SYNTHETIC_RUNS),
-        _row("synthetic runs in a loop", [_synthetic_run(loops=True)] * _SYNTHETIC_RUNS),
+        _measure("synthetic healthy coding runs", [_make_synthetic_run(loops=False)] * _SYNTHETIC_RUNS),
+        _measure("synthetic runs in a loop", [_make_synthetic_run(loops=True)] * _SYNTHETIC_RUNS),
     ]
     if folder:
         runs = list(read_runs(sorted(Path(folder).glob("*.jsonl.gz"))))
-        rows.append(_row("recorded runs of QUEENRIGHT_TRACES", runs))
+        rows.append(_measure("recorded runs of QUEENRIGHT_TRACES", runs))
         rows += [
-            _row(
+            _measure(
                 f"of these {dataset}",
                 [recorded_run for recorded_run in runs if recorded_run.get("dataset") == dataset],
             )
@@ -39,17 +39,17 @@ def run() -> list[Row]:
     return rows
 
 
-def _row(name: str, runs: Iterable[Mapping[str, Any]]) -> Row:
+def _measure(name: str, runs: Iterable[Mapping[str, Any]]) -> Row:
     settings = HealthSettings()
     runs_events = [events_of(run) for run in runs]
-    steps, best = sum(map(len, runs_events)), float("inf")
+    steps, best_time = sum(map(len, runs_events)), float("inf")
     for _ in range(_ROUNDS):
         start = time.process_time()
         for events in runs_events:
             for _finding in replay(events, settings):
                 pass
-        best = min(best, time.process_time() - start)
-    cost = best / steps * 1e6
+        best_time = min(best_time, time.process_time() - start)
+    cost = best_time / steps * 1e6
     return Row(
         f"detection: CPU of one step, {name} ({steps:,} steps), best of {_ROUNDS}",
         f"{cost:.1f} µs",
@@ -58,7 +58,7 @@ def _row(name: str, runs: Iterable[Mapping[str, Any]]) -> Row:
     )
 
 
-def _synthetic_run(*, loops: bool) -> dict[str, Any]:
+def _make_synthetic_run(*, loops: bool) -> dict[str, Any]:
     """Return a run of a coding agent: alternating model turns and tool calls."""
     steps: list[dict[str, Any]] = []
     for turn in range(_SYNTHETIC_TURNS):

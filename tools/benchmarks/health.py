@@ -19,7 +19,7 @@ CALLS = 70
 
 def run() -> list[Row]:
     """Run all measurements, which take about a minute."""
-    return [_throughput(), *_fleet(), _tick(), *_sweep()]
+    return [_measure_throughput(), *_measure_memory(), _measure_tick(), *_measure_sweep()]
 
 
 def _make_step(worker: int, turn: int, at: float) -> list[AgentEvent]:
@@ -56,7 +56,7 @@ def _make_step(worker: int, turn: int, at: float) -> list[AgentEvent]:
     ]
 
 
-def _throughput() -> Row:
+def _measure_throughput() -> Row:
     monitor = HealthMonitor(HealthSettings())
     workers = 1_000
     events = [
@@ -81,7 +81,7 @@ def _throughput() -> Row:
     )
 
 
-def _fleet() -> list[Row]:
+def _measure_memory() -> list[Row]:
     """Return the memory of a worker with a full history, and of a new one."""
     rows = []
     for name, turns, budget in (("with a full history", CALLS, 4096), ("just begun", 1, 4096)):
@@ -89,15 +89,15 @@ def _fleet() -> list[Row]:
         gc.collect()
         tracemalloc.start()
         monitor = HealthMonitor(HealthSettings())
-        before, _ = tracemalloc.get_traced_memory()
+        bytes_before, _ = tracemalloc.get_traced_memory()
         for worker in range(workers):
             for turn in range(turns):
                 for event in _make_step(worker, turn, 1_000_000.0 + turn):
                     monitor.apply(event, event.time)
         gc.collect()
-        after, _ = tracemalloc.get_traced_memory()
+        bytes_after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        size = (after - before) / workers
+        size = (bytes_after - bytes_before) / workers
         rows.append(
             Row(f"monitor: memory of a worker {name}", f"{size:,.0f} B", f"≤ {budget:,} B", size <= budget)
         )
@@ -105,7 +105,7 @@ def _fleet() -> list[Row]:
     return rows
 
 
-def _tick() -> Row:
+def _measure_tick() -> Row:
     monitor = HealthMonitor(HealthSettings())
     for worker in range(FLEET):
         for event in _make_step(worker, 0, 1_000_000.0)[:1]:
@@ -124,7 +124,7 @@ def _tick() -> Row:
     )
 
 
-def _sweep() -> list[Row]:
+def _measure_sweep() -> list[Row]:
     """Return the duration of the slowest part of a sweep, which blocks the event loop."""
     monitor = HealthMonitor(HealthSettings())
     for worker in range(FLEET):

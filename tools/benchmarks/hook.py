@@ -12,7 +12,7 @@ from tools.benchmarks.row import Row
 from tools.benchmarks.start import children_time, serve
 
 _PROGRAM = Path(sys.executable).with_name("queenright")
-_TIMES = 41
+_REPETITIONS = 41
 _BUDGET = 0.060
 _CALL = (
     b'{"hook_event_name": "PostToolUse", "session_id": "s-1", "cwd": "/home/ada/honey", "tool_name": "Bash",'
@@ -22,34 +22,34 @@ _CALL = (
 
 def run() -> list[Row]:
     """
-    Measure the process on a warm disk, alternating with an empty Python process. Returns medians.
+    Return the medians on a warm disk, measured alternately with an empty Python process.
 
-    The budget is for wall-clock time. Processor time depends less on the other load of the machine.
+    The budget is for wall-clock time. CPU time depends less on the other load of the machine.
     """
     bare = [sys.executable, "-c", "pass"]
     with serve() as service:
         hook_times = _measure([str(_PROGRAM), "hook", "claude-code", "--otlp-url", service.otlp], bare)
     unavailable = _measure([str(_PROGRAM), "hook", "codex", "--otlp-url", "http://127.0.0.1:1"], bare)
     return [
-        _row("queenright hook, answered by the service", *hook_times),
-        _row("queenright hook, the service is unavailable", *unavailable),
+        _make_row("queenright hook, answered by the service", *hook_times),
+        _make_row("queenright hook, the service is unavailable", *unavailable),
     ]
 
 
-def _row(name: str, wall: float, processor: float, bare: float) -> Row:
-    own = f"{processor * 1000:.0f} ms of processor, Python alone {bare * 1000:.0f} ms"
-    return Row(name, f"{wall * 1000:.0f} ms ({own})", f"{_BUDGET * 1000:.0f} ms", wall <= _BUDGET)
+def _make_row(name: str, wall: float, processor: float, bare: float) -> Row:
+    cpu_text = f"{processor * 1000:.0f} ms of CPU time, Python alone {bare * 1000:.0f} ms"
+    return Row(name, f"{wall * 1000:.0f} ms ({cpu_text})", f"{_BUDGET * 1000:.0f} ms", wall <= _BUDGET)
 
 
 def _measure(command: list[str], bare: list[str]) -> tuple[float, float, float]:
-    """Return wall-clock and processor seconds of a command, and wall-clock seconds of ``bare``."""
-    walls, processors, others = [], [], []
-    for _ in range(_TIMES):
+    """Return wall-clock and CPU seconds of a command, and wall-clock seconds of ``bare``."""
+    walls, processors, bare_walls = [], [], []
+    for _ in range(_REPETITIONS):
         wall, processor = _run(command)
         walls.append(wall)
         processors.append(processor)
-        others.append(_run(bare)[0])
-    return median(walls), median(processors), median(others)
+        bare_walls.append(_run(bare)[0])
+    return median(walls), median(processors), median(bare_walls)
 
 
 def _run(command: list[str]) -> tuple[float, float]:

@@ -3,7 +3,7 @@ The time until a hook call is stored and answered over HTTP, with 1,000 sessions
 
 The service is a separate process (``queenright serve``). Each session makes a call every five seconds,
 alternating between the start and the end of a tool call, on connections that stay open. Calls are sent when
-they are due, and measured from then. Next to each, a call to an unknown path measures HTTP and the machine
+they are due, and measured from then. Between them, calls to an unknown path measure HTTP and the machine
 alone. ``HOOKS_SECONDS`` sets the duration.
 """
 
@@ -33,18 +33,18 @@ _IDLE: Final = 3.0
 _BUDGET: Final = 0.010
 _HOOK: Final = "/hooks/claude-code?user=ada&host=laptop"
 _PLAIN: Final = "/hooks/plain"
-"""An unknown path: the answer is 404, through the same server, guard and connection."""
+"""An unknown path. It is answered with 404 through the same server, guard and connection."""
 
 
 def run() -> list[Row]:
     """Measure both kinds of call in one run."""
     with serve() as service:
-        hooks, plain, processor = uvloop.run(_load(service))
+        hooks, plain, processor = uvloop.run(_measure(service))
     return [
         Row(
-            f"hook call answered, {SESSIONS} sessions, {RATE} a second: p99",
+            f"hook call answered, {SESSIONS} sessions, {RATE} per second: p99",
             f"{_quantile(hooks, 0.99) * 1000:.1f} ms (median {_quantile(hooks, 0.5) * 1000:.1f} ms, "
-            f"{processor * 1000:.2f} ms of processor)",
+            f"{processor * 1000:.2f} ms of CPU time)",
             f"{_BUDGET * 1000:.0f} ms",
             _quantile(hooks, 0.99) <= _BUDGET,
         ),
@@ -61,8 +61,8 @@ def _quantile(durations: list[float], share: float) -> float:
     return sorted(durations)[min(len(durations) - 1, int(share * len(durations)))]
 
 
-async def _load(service: Service) -> tuple[list[float], list[float], float]:
-    """Return the seconds of each hook call and each plain call, and the processor time of a hook call."""
+async def _measure(service: Service) -> tuple[list[float], list[float], float]:
+    """Return the seconds of each hook call and each plain call, and the CPU seconds of one hook call."""
     address = urlsplit(service.otlp)
     pool: asyncio.Queue[_Connection] = asyncio.Queue()
     for _ in range(CONNECTIONS):

@@ -68,16 +68,16 @@ class DiscardingSender:
         return SendResult.DELIVERED
 
     def close(self) -> None:
-        """Do nothing."""
+        """Hold nothing that must be closed."""
 
 
 def run() -> list[Row]:
     """Run all measurements."""
     with tempfile.TemporaryDirectory() as storage:
-        return [*_step_against_spans(storage), _metrics_alone()]
+        return [*_measure_step(storage), _measure_metrics()]
 
 
-def _step_against_spans(storage: str) -> list[Row]:
+def _measure_step(storage: str) -> list[Row]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
         BatchSpanProcessor(DiscardingExporter(), max_queue_size=100_000, schedule_delay_millis=500)
@@ -127,7 +127,7 @@ def compare(name: str, budget: float | None, rounds: Sequence[tuple[float, float
     return Row(name, text, f"≤ {budget} x" if budget else "none", budget is None or ratio <= budget)
 
 
-def _metrics_alone() -> Row:
+def _measure_metrics() -> Row:
     series = WorkerFamilies.of(CollectorRegistry()).acquire("deep_research_agent")
     exemplar = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736"}
 

@@ -37,7 +37,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from queenright.health.store.event_log import read_events
 from queenright.health.store.store import Store
 from queenright.server.ops.sockets import find_free_port
-from tools.benchmarks.otlp import _span
+from tools.benchmarks.otlp import make_span
 from tools.benchmarks.row import Row
 from tools.benchmarks.start import process_time
 
@@ -119,7 +119,7 @@ class _Load:
 
     def _send(self, http: httpx.Client, count: int) -> None:
         request = ExportTraceServiceRequest()
-        spans = [_span(next(self._spans), WORKERS) for _ in range(count)]
+        spans = [make_span(next(self._spans), WORKERS) for _ in range(count)]
         request.resource_spans.add().scope_spans.add().spans.extend(spans)
         http.post(
             f"http://127.0.0.1:{self._otlp}/v1/traces",
@@ -153,7 +153,11 @@ class _Load:
         server_pipe.send(log[-1])
         streams: list[StreamEnd] = server_pipe.recv()
         followers.join()
-        return [*_request_rows(times), _stream_row(streams, log), _service_row(cpu_seconds, elapsed)]
+        return [
+            *_make_request_rows(times),
+            _make_stream_row(streams, log),
+            _make_service_row(cpu_seconds, elapsed),
+        ]
 
     def _read_final_log(self) -> list[str]:
         """Wait until the log no longer grows, and return its ids."""
@@ -168,13 +172,13 @@ class _Load:
             time.sleep(2)
 
 
-def _request_rows(times: dict[str, list[float]]) -> list[Row]:
-    rows = [_row(f"GET {kind}", kind_times) for kind, kind_times in sorted(times.items())]
+def _make_request_rows(times: dict[str, list[float]]) -> list[Row]:
+    rows = [_make_row(f"GET {kind}", kind_times) for kind, kind_times in sorted(times.items())]
     all_times = [seconds for kind_times in times.values() for seconds in kind_times]
-    return [*rows, _row(f"all of {RATE} requests/s for {SECONDS:.0f} s, {WORKERS:,} workers", all_times)]
+    return [*rows, _make_row(f"all of {RATE} requests/s for {SECONDS:.0f} s, {WORKERS:,} workers", all_times)]
 
 
-def _row(name: str, times: list[float]) -> Row:
+def _make_row(name: str, times: list[float]) -> Row:
     p99 = statistics.quantiles(times, n=100)[98]
     text = (
         f"p50 {statistics.median(times) * 1e3:.1f}, p99 {p99 * 1e3:.1f}, max {max(times) * 1e3:.0f} ms "
@@ -183,7 +187,7 @@ def _row(name: str, times: list[float]) -> Row:
     return Row(name, text, f"p99 <= {BUDGET * 1e3:.0f} ms", p99 <= BUDGET)
 
 
-def _stream_row(streams: list[StreamEnd], log: list[str]) -> Row:
+def _make_stream_row(streams: list[StreamEnd], log: list[str]) -> Row:
     positions = {event_id: number for number, event_id in enumerate(log, start=1)}
     complete_count = 0
     for stream in streams:
@@ -195,7 +199,7 @@ def _stream_row(streams: list[StreamEnd], log: list[str]) -> Row:
     return Row(f"{STREAMS} event streams", text, "all", complete_count == STREAMS == len(streams))
 
 
-def _service_row(cpu_seconds: float, elapsed: float) -> Row:
+def _make_service_row(cpu_seconds: float, elapsed: float) -> Row:
     # On a machine with other load, this is the meaningful number.
     return Row("CPU of the service", f"{cpu_seconds:.1f} s in {elapsed:.1f} s", "-", True)
 
@@ -264,24 +268,26 @@ def _send_all_requests(port: int, pipe: Connection) -> None:
 async def _send_requests(port: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = defaultdict(list)
     start = time.perf_counter() + 0.5
-    due = _due(start)
-    await asyncio.gather(*(_connection(port, due, times, start + WARM_UP) for _ in range(CONNECTIONS)))
+    due_times = _iterate_due_times(start)
+    await asyncio.gather(
+        *(_send_on_connection(port, due_times, times, start + WARM_UP) for _ in range(CONNECTIONS))
+    )
     return dict(times)
 
 
-def _due(start: float) -> Iterator[tuple[float, str]]:
-    chance = random.Random(1)
-    kinds = chance.choices(list(_MIX), list(_MIX.values()), k=int(RATE * (WARM_UP + SECONDS)))
+def _iterate_due_times(start: float) -> Iterator[tuple[float, str]]:
+    random_ = random.Random(1)
+    kinds = random_.choices(list(_MIX), list(_MIX.values()), k=int(RATE * (WARM_UP + SECONDS)))
     for number, kind in enumerate(kinds):
         yield start + number / RATE, kind
 
 
-async def _connection(
-    port: int, due: Iterator[tuple[float, str]], times: dict[str, Any], counts_from: float
+async def _send_on_connection(
+    port: int, due_times: Iterator[tuple[float, str]], times: dict[str, Any], counts_from: float
 ) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for when, kind in due:
-        await asyncio.sleep(max(0.0, when - time.perf_counter()))
+    for due_time, kind in due_times:
+        await asyncio.sleep(max(0.0, due_time - time.perf_counter()))
         path = kind.replace("{agent}", f"agent-{random.randrange(WORKERS)}")
         writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
@@ -289,8 +295,8 @@ async def _connection(
         if b" 200 " not in head[:20] or length is None:
             raise RuntimeError(f"GET {path}: {head.decode()}")
         await reader.readexactly(int(length[1]))
-        if when >= counts_from:
-            times[kind].append(time.perf_counter() - when)
+        if due_time >= counts_from:
+            times[kind].append(time.perf_counter() - due_time)
     writer.close()
 
 

@@ -32,15 +32,15 @@ def run() -> list[Row]:
 
 
 def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
-    raw, watching = _provider(), _provider()
+    raw, watching = _create_provider(), _create_provider()
     watching.add_span_processor(OpenSpans(Delivery(DiscardingSender)))
     # The run that contains the spans: it is reported, and every tick checks it.
     agent = watching.get_tracer("agent").start_span("invoke_agent bee")
     first, second = raw.get_tracer("raw"), watching.get_tracer("watched")
     rounds = [
         (
-            cpu_seconds(lambda: _spans(first, attributes), raw.force_flush),
-            cpu_seconds(lambda: _spans(second, attributes), watching.force_flush),
+            cpu_seconds(lambda: _record_spans(first, attributes), raw.force_flush),
+            cpu_seconds(lambda: _record_spans(second, attributes), watching.force_flush),
         )
         for _ in range(ROUNDS)
     ]
@@ -54,7 +54,7 @@ def _measure(name: str, attributes: dict[str, str | int | float]) -> list[Row]:
     ]
 
 
-def _provider() -> TracerProvider:
+def _create_provider() -> TracerProvider:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(
         BatchSpanProcessor(DiscardingExporter(), max_queue_size=100_000, schedule_delay_millis=500)
@@ -62,7 +62,7 @@ def _provider() -> TracerProvider:
     return provider
 
 
-def _spans(tracer: Tracer, attributes: dict[str, str | int | float]) -> None:
+def _record_spans(tracer: Tracer, attributes: dict[str, str | int | float]) -> None:
     with (
         tracer.start_as_current_span("agent run", attributes=attributes),
         tracer.start_as_current_span("chat model", attributes=attributes),

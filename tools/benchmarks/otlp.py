@@ -69,7 +69,7 @@ def worker_attributes(worker: int, prefix: str = "agent") -> dict[str, str]:
     }
 
 
-def _span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
+def make_span(n: int, agents: int = _AGENTS, prefix: str = "agent") -> Span:
     """Return the nth span of a fleet of workers: alternately a chat, a tool call and a step; 9 attributes."""
     agent, turn = n // 3 % agents, n // 3 // agents
     start = int(time.time() * _NANO) - 60 * _NANO
@@ -136,12 +136,14 @@ def make_requests(
         resource.resource.attributes.append(_text_attribute(names.DISTRIBUTION_NAME, names.DISTRIBUTION))
         scope = resource.scope_spans.add()
         scope.scope.name = SCOPE.name
-        scope.spans.extend(_span(n, agents, prefix) for n in range(begin, min(begin + batch, first + spans)))
+        scope.spans.extend(
+            make_span(n, agents, prefix) for n in range(begin, min(begin + batch, first + spans))
+        )
         requests.append(request.SerializeToString())
     return requests
 
 
-def _record(n: int) -> LogRecord:
+def _make_record(n: int) -> LogRecord:
     """Return the nth log record of a fleet of coding agents."""
     agent, turn = n // len(_TURN) % _AGENTS, n // len(_TURN) // _AGENTS
     moment = int(time.time() * _NANO) - 60 * _NANO + n
@@ -169,7 +171,7 @@ def _record(n: int) -> LogRecord:
     return record
 
 
-def _log_requests(batch: int) -> list[bytes]:
+def _make_log_requests(batch: int) -> list[bytes]:
     requests: list[bytes] = []
     for first in range(0, _SPANS, batch):
         request = ExportLogsServiceRequest()
@@ -177,25 +179,25 @@ def _log_requests(batch: int) -> list[bytes]:
         resource.resource.attributes.append(_text_attribute(names.SERVICE_NAME, "claude-code"))
         scope = resource.scope_logs.add()
         scope.scope.name = "com.anthropic.claude_code.events"
-        scope.log_records.extend(_record(n) for n in range(first, min(first + batch, _SPANS)))
+        scope.log_records.extend(_make_record(n) for n in range(first, min(first + batch, _SPANS)))
         requests.append(request.SerializeToString())
     return requests
 
 
-def _decode_alone(decode: Callable[[bytes, Assembler], Batch], bodies: list[bytes]) -> float:
-    memory = Assembler()
+def _measure_decoding_alone(decode: Callable[[bytes, Assembler], Batch], bodies: list[bytes]) -> float:
+    assembler = Assembler()
     started = time.process_time()
     for body in bodies:
-        decode(body, memory)
+        decode(body, assembler)
     return _SPANS / (time.process_time() - started)
 
 
-def _decode_spans(body: bytes, memory: Assembler) -> Batch:
-    return decode_spans(ExportTraceServiceRequest.FromString(body), memory, time.time())
+def _decode_spans(body: bytes, assembler: Assembler) -> Batch:
+    return decode_spans(ExportTraceServiceRequest.FromString(body), assembler, time.time())
 
 
-def _decode_logs(body: bytes, memory: Assembler) -> Batch:
-    return decode_logs(ExportLogsServiceRequest.FromString(body), memory, time.time())
+def _decode_logs(body: bytes, assembler: Assembler) -> Batch:
+    return decode_logs(ExportLogsServiceRequest.FromString(body), assembler, time.time())
 
 
 async def _no_op(_: list[AgentEvent]) -> None:
@@ -203,7 +205,7 @@ async def _no_op(_: list[AgentEvent]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
+async def _open_whole_path(folder: Path) -> AsyncIterator[Ingest]:
     """Yield a function that handles events like the service: the log, then vital signs and findings."""
     from queenright.cli.jobs.service import tune_garbage_collector
     from queenright.health.monitoring.monitor import HealthMonitor
@@ -227,7 +229,7 @@ async def _whole_path(folder: Path) -> AsyncIterator[Ingest]:
         await store.close()
 
 
-async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
+async def _measure_over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
     """Return the spans per CPU-second of this process, all threads; the clients are another process."""
     app = OtlpReceiver(ingest, registry=CollectorRegistry())
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -256,12 +258,12 @@ async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
 def _send_all(port: int, path: str, bodies: list[bytes]) -> None:
     async def send() -> None:
         queue = iter(bodies)
-        await asyncio.gather(*(_client(port, path, queue) for _ in range(_CLIENTS)))
+        await asyncio.gather(*(_send_from_client(port, path, queue) for _ in range(_CLIENTS)))
 
     asyncio.run(send())
 
 
-async def _client(port: int, path: str, bodies: Iterator[bytes]) -> None:
+async def _send_from_client(port: int, path: str, bodies: Iterator[bytes]) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = _HEAD.format(path=path).encode()
     for body in bodies:
@@ -279,18 +281,18 @@ async def _client(port: int, path: str, bodies: Iterator[bytes]) -> None:
     await writer.wait_closed()
 
 
-def _row(name: str, rate: float, budget: int) -> Row:
+def _make_row(name: str, rate: float, budget: int) -> Row:
     return Row(name, f"{rate:,.0f}/s", f">= {budget:,}/s", rate >= budget)
 
 
 async def _measure_decoding(path: str, bodies: list[bytes]) -> float:
-    return await _over_http(path, bodies, _no_op)
+    return await _measure_over_http(path, bodies, _no_op)
 
 
 async def _measure_whole_path(path: str, bodies: list[bytes]) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        async with _whole_path(Path(folder)) as ingest:
-            return await _over_http(path, bodies, ingest)
+        async with _open_whole_path(Path(folder)) as ingest:
+            return await _measure_over_http(path, bodies, ingest)
 
 
 def run() -> list[Row]:
@@ -298,17 +300,17 @@ def run() -> list[Row]:
     rows = []
     for name, path, requests, decode in (
         ("spans", _TRACES, make_requests, _decode_spans),
-        ("log records", _LOGS, _log_requests, _decode_logs),
+        ("log records", _LOGS, _make_log_requests, _decode_logs),
     ):
-        rate = _decode_alone(decode, requests(512))
-        rows.append(_row(f"{name} decoded alone, batches of 512", rate, 2 * _BUDGET))
+        rate = _measure_decoding_alone(decode, requests(512))
+        rows.append(_make_row(f"{name} decoded alone, batches of 512", rate, 2 * _BUDGET))
         for label, over_http in (
             ("over HTTP to a no-op", _measure_decoding),
             ("over HTTP to durable log, vital signs, findings", _measure_whole_path),
         ):
             for batch in (100, 512):
                 rate = asyncio.run(over_http(path, requests(batch)))
-                rows.append(_row(f"{name} {label}, batches of {batch}", rate, _BUDGET))
+                rows.append(_make_row(f"{name} {label}, batches of {batch}", rate, _BUDGET))
     return rows
 
 

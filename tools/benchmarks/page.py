@@ -38,9 +38,9 @@ def run() -> list[Row]:
 
 async def _measure_stall_to_slack() -> list[Row]:
     stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), STALL_SECONDS)
-    # Each stall must be a separate page; a storm would be a single message.
-    each = {"storm": {"workers": 10 * AGENTS}}
-    health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall, "intervention": each}
+    # Without this, the stalls would be a storm, which is a single message; here, each must send its own.
+    intervention = {"storm": {"workers": 10 * AGENTS}}
+    health = DEMO_DEFAULTS["health_monitoring"] | {"stall": stall, "intervention": intervention}
     with tempfile.TemporaryDirectory() as folder:
         settings = load_settings(
             defaults={"health_monitoring": health}, storage=Path(folder), http={"port": 0}, otlp={"port": 0}

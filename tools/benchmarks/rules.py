@@ -1,8 +1,8 @@
 """
 All rules on a real Prometheus with 10,000 agents and the service.
 
-The history of the longest windows is written first (remote write), because a rule over six hours that finds
-two minutes costs nothing. Windows of a day and more select single series only.
+The history of the longest windows is written first (remote write), because a rule over six hours costs
+almost nothing if only two minutes are stored. Only single series are selected over a day or more.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from tools.benchmarks.samples.remote_write import encode_samples, encode_series,
 AGENTS: Final = int(os.environ.get("BENCH_AGENTS", "10000"))
 INTERVAL: Final = 15.0
 EVALUATIONS: Final = 12
-SETTLE: Final = 2
-"""Evaluations to skip: the first ones read samples that were just written."""
+SKIPPED_EVALUATIONS: Final = 2
+"""The first evaluations read samples that were just written."""
 MAX_HISTORY_SECONDS: Final = 6 * 3600
 SLOW_RULE: Final = 1.0
 """Seconds above which a rule is listed."""
@@ -61,8 +61,8 @@ scrape_configs:
 def run() -> list[Row]:
     """Measure the bundled version, and the newest if it is installed."""
     versions = ["bundled"] + ["newest"] * (NEWEST / "prometheus").is_file()
-    if chosen := os.environ.get("BENCH_VERSION"):
-        versions = [chosen]
+    if chosen_version := os.environ.get("BENCH_VERSION"):
+        versions = [chosen_version]
     with _serve_metrics(Fleet(AGENTS)) as (fleet, port):
         return [row for version in versions for row in _measure(version, fleet, port)]
 
@@ -77,29 +77,29 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
             durations, slowest = _watch_evaluations(client)
             metrics = _read_own_metrics(client)
     groups = {group: (statistics.median(times), max(times)) for group, times in durations.items()}
-    together = sum(worst for _, worst in groups.values())
+    total_seconds = sum(worst for _, worst in groups.values())
     series_text = f"{metrics['prometheus_tsdb_head_series']:,.0f} series"
     memory = f"{metrics['process_resident_memory_bytes'] / 1e9:.1f} GB"
     title = f"rules, Prometheus {version}"
-    holds = f"{series_text}, {sample_count / 1e6:.0f} M samples before, {memory}"
-    rows = [Row(f"{title}: {AGENTS:,} agents", holds, "", True)]
+    contents = f"{series_text}, {sample_count / 1e6:.0f} M samples before, {memory}"
+    rows = [Row(f"{title}: {AGENTS:,} agents", contents, "", True)]
     for group, (median, worst) in sorted(groups.items()):
         measured = f"median {median * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms"
         rows.append(Row(f"{title}: {group}", measured, "<= 5 s", worst <= 5))
     for duration, rule in slowest[:3]:
         rows.append(Row(f"{title}: slow", f"{rule} {duration * 1e3:.0f} ms", "<= 1 s", duration <= SLOW_RULE))
-    share = together / INTERVAL
+    share = total_seconds / INTERVAL
     rows.append(Row(f"{title}: share of the interval", f"{share:.0%}", "<= 50 %", share <= 0.5))
     return rows
 
 
-# -- what is scraped ----------------------------------------------------------------------------
+# -- scrape targets -----------------------------------------------------------------------------
 
 
 @contextmanager
 def _serve_metrics(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
     """Serve the metrics of the fleet, and those of a real service with as many agents."""
-    page = _service_page()
+    page = _render_service_page()
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -125,12 +125,12 @@ def _serve_metrics(fleet: Fleet) -> Iterator[tuple[Fleet, int]]:
         thread.join()
 
 
-def _service_page() -> bytes:
+def _render_service_page() -> bytes:
     async def render() -> bytes:
         with tempfile.TemporaryDirectory() as folder:
             service = await build(load_settings(storage=Path(folder)))
             await service.start()
-            programs = [
+            events = [
                 AgentEvent(
                     type=EventType.EXECUTION_STARTED,
                     time=time.time(),
@@ -139,7 +139,7 @@ def _service_page() -> bytes:
                 )
                 for n in range(AGENTS)
             ]
-            await service.ingest(programs)
+            await service.ingest(events)
             page = await service.metrics.render()
             await service.stop()
             return page
@@ -209,34 +209,34 @@ def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes], lo
     raise RuntimeError(f"Prometheus does not become ready:\n{log.read_text()[-2000:]}")
 
 
-# -- the past -----------------------------------------------------------------------------------
+# -- history ------------------------------------------------------------------------------------
 
 
 def _write_history(client: httpx.Client, fleet: Fleet) -> int:
     """Write the history of the rules' windows; return the number of samples."""
     now, sample_count = time.time(), 0
-    reach = read_windows()
+    windows = read_windows()
     steps = _read_own_intervals()
     for series in fleet.series:
-        if not (seconds := reach.get(series.name, 0)):
+        if not (seconds := windows.get(series.name, 0)):
             continue
-        past = [(at, series.at(at)) for at in _sample_times(now, seconds)]
-        samples = encode_samples(past)
+        values = [(at, series.at(at)) for at in _list_sample_times(now, seconds)]
+        samples = encode_samples(values)
         labels = {"__name__": series.name, **dict(series.labels)}
         _write_all(client, fleet, labels, samples)
-        sample_count += len(past) * fleet.agents
-    for name, seconds in reach.items():
+        sample_count += len(values) * fleet.agents
+    for name, seconds in windows.items():
         # Recorded for each worker and read over hours: the most expensive series.
         if name.startswith("agent_instance:"):
-            past = [(at, 10.0) for at in _sample_times(now, seconds, steps.get(name, INTERVAL))]
-            _write_all(client, fleet, {"__name__": name}, encode_samples(past))
-            sample_count += len(past) * fleet.agents
+            values = [(at, 10.0) for at in _list_sample_times(now, seconds, steps.get(name, INTERVAL))]
+            _write_all(client, fleet, {"__name__": name}, encode_samples(values))
+            sample_count += len(values) * fleet.agents
     return sample_count
 
 
-def _sample_times(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
+def _list_sample_times(now: float, seconds: float, step: float = INTERVAL) -> list[float]:
     count = int(min(seconds, MAX_HISTORY_SECONDS) / step)
-    return [now - step * back for back in range(count, 0, -1)]
+    return [now - step * steps_back for steps_back in range(count, 0, -1)]
 
 
 def _read_own_intervals() -> dict[str, float]:
@@ -266,7 +266,7 @@ def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], sampl
 
 
 def read_windows() -> dict[str, float]:
-    """Return for each metric the longest window of the rules on it, in seconds."""
+    """Return the longest window, in seconds, that a rule selects of each metric."""
     values: dict[str, float] = defaultdict(float)
     for path in rules_folder().glob("*.yml"):
         for group in yaml.safe_load(path.read_text())["groups"]:
@@ -279,7 +279,7 @@ def read_windows() -> dict[str, float]:
     return values
 
 
-# -- what it costs ------------------------------------------------------------------------------
+# -- cost of the evaluations --------------------------------------------------------------------
 
 
 def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], list[tuple[float, str]]]:
@@ -288,14 +288,14 @@ def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], li
     last_seen: dict[str, str] = {}
     rules: dict[str, float] = defaultdict(float)
     start = time.monotonic()
-    while time.monotonic() - start < INTERVAL * (SETTLE + EVALUATIONS + 2):
+    while time.monotonic() - start < INTERVAL * (SKIPPED_EVALUATIONS + EVALUATIONS + 2):
         for group in client.get("/api/v1/rules").json()["data"]["groups"]:
             evaluation_time = group["lastEvaluation"]
             if evaluation_time == last_seen.get(group["name"]) or evaluation_time.startswith("0001"):
                 continue
             last_seen[group["name"]] = group["lastEvaluation"]
             times[group["name"]].append(group["evaluationTime"])
-            if len(times[group["name"]]) > SETTLE:
+            if len(times[group["name"]]) > SKIPPED_EVALUATIONS:
                 for rule in group["rules"]:
                     result = f"{rule['name']} {rule.get('labels', {}).get('window', '')}".strip()
                     rules[result] = max(rules[result], rule["evaluationTime"])
@@ -303,7 +303,9 @@ def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], li
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
     # A group with its own interval is evaluated once or twice in this time.
-    steady_times = {group: duration[SETTLE:] or duration[-1:] for group, duration in times.items()}
+    steady_times = {
+        group: duration[SKIPPED_EVALUATIONS:] or duration[-1:] for group, duration in times.items()
+    }
     return steady_times, sorted(((duration, rule) for rule, duration in rules.items()), reverse=True)
 
 

@@ -27,8 +27,8 @@ from tools.benchmarks.row import Row
 SESSIONS = 200
 SECONDS = float(os.environ.get("QUEENRIGHT_SOAK_SECONDS", "120"))
 _TURNS = 3
-_FLAT = 0.05
-"""Maximum growth of memory from the first to the second half that counts as flat."""
+_MAX_GROWTH = 0.05
+"""Of the memory, from the first to the second half."""
 
 
 class _ToolInput(BaseModel):
@@ -44,11 +44,11 @@ class _Worker:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         await asyncio.sleep(1.0)
-        look_count = sum(m.role == "tool" for m in messages)
-        if look_count >= 2 * _TURNS:
-            arguments = json.dumps({"seen": str(look_count)})
-            return ModelReply(tool_calls=(ToolCall(f"c{look_count}", "set_output", arguments),))
-        calls = (ToolCall(f"c{look_count + i}", "look", json.dumps({"n": look_count + i})) for i in range(2))
+        look_calls = sum(m.role == "tool" for m in messages)
+        if look_calls >= 2 * _TURNS:
+            arguments = json.dumps({"seen": str(look_calls)})
+            return ModelReply(tool_calls=(ToolCall(f"c{look_calls}", "set_output", arguments),))
+        calls = (ToolCall(f"c{look_calls + i}", "look", json.dumps({"n": look_calls + i})) for i in range(2))
         return ModelReply(text="looking", tool_calls=tuple(calls), input_tokens=100, output_tokens=10)
 
 
@@ -126,13 +126,13 @@ def run() -> list[Row]:
         return [Row("runtime: soak", "needs /proc", "", ok=True)]
     with tempfile.TemporaryDirectory() as folder:
         uses, run_count, failure_count = asyncio.run(_soak(Path(folder)))
-    idle, *during, after = uses
-    half = len(during) // 2
-    first = max(use.memory for use in during[1:half])
-    second = max(use.memory for use in during[half:])
+    idle, *loaded, final = uses
+    half = len(loaded) // 2
+    first = max(use.memory for use in loaded[1:half])
+    second = max(use.memory for use in loaded[half:])
     growth = second / first - 1
     name = f"runtime: {SESSIONS} sessions for {SECONDS:g} s"
-    tasks = max(use.tasks for use in during)
+    tasks = max(use.tasks for use in loaded)
     return [
         Row(
             f"{name}: runs, failed",
@@ -142,20 +142,20 @@ def run() -> list[Row]:
         ),
         Row(
             f"{name}: tasks idle, at most, after",
-            f"{idle.tasks}, {tasks}, {after.tasks}",
+            f"{idle.tasks}, {tasks}, {final.tasks}",
             "as before",
-            after.tasks <= idle.tasks,
+            final.tasks <= idle.tasks,
         ),
         Row(
             f"{name}: file handles idle, at most, after",
-            f"{idle.handles}, {max(use.handles for use in during)}, {after.handles}",
+            f"{idle.handles}, {max(use.handles for use in loaded)}, {final.handles}",
             "as before",
-            after.handles <= idle.handles + 1,
+            final.handles <= idle.handles + 1,
         ),
         Row(
             f"{name}: memory, first and second half",
             f"{first / 2**20:.0f} MB, {second / 2**20:.0f} MB ({growth:+.1%})",
-            f"≤ {_FLAT:+.0%}",
-            growth <= _FLAT,
+            f"≤ {_MAX_GROWTH:+.0%}",
+            growth <= _MAX_GROWTH,
         ),
     ]

@@ -34,7 +34,7 @@ _TURNS = 3
 _IDLE_SECONDS = 30
 _BATCH = 512
 _FIRST = 1_200
-"""Spans before the measurement."""
+"""Spans that are sent before the measurement."""
 _OLD = 2_000
 """Workers whose start is not in the log."""
 
@@ -53,8 +53,8 @@ async def _run() -> list[Row]:
             async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
                 return await _measure(client, cluster, process)
         finally:
-            for each in cluster.processes:
-                each.kill()
+            for running_process in cluster.processes:
+                running_process.kill()
             postgres.remove()
 
 
@@ -66,15 +66,24 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     initial, tables = measure_memory(process), _read_table_sizes(cluster)
 
     await _report_starts(client, process)
-    new, more = 3 * WORKERS, 3 * WORKERS * _TURNS
-    await _send(client, cluster, process, first=_FIRST, spans=new, workers=WORKERS, row_count=_FIRST)
-    new_size, at = measure_memory(process), _FIRST + new
+    new_spans, further_spans = 3 * WORKERS, 3 * WORKERS * _TURNS
+    await _send(client, cluster, process, first=_FIRST, spans=new_spans, workers=WORKERS, row_count=_FIRST)
+    new_size, span_count = measure_memory(process), _FIRST + new_spans
     cpu_seconds = await measure_cpu(
-        cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, row_count=at)
+        cluster,
+        _send(
+            client,
+            cluster,
+            process,
+            first=span_count,
+            spans=further_spans,
+            workers=WORKERS,
+            row_count=span_count,
+        ),
     )
     full_size, all_tables = measure_memory(process), _read_table_sizes(cluster)
     cpu_with_workers = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
-    spans = new + more
+    spans = new_spans + further_spans
     rows = {table: all_tables[table][0] - tables[table][0] for table in tables}
     sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
     started_with_snapshot = await _restart(client, cluster, process, with_snapshot=True)
@@ -84,11 +93,11 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         client,
         cluster,
         process,
-        first=at + more,
+        first=span_count + further_spans,
         spans=3 * _OLD,
         workers=_OLD,
         prefix="old",
-        row_count=at + more,
+        row_count=span_count + further_spans,
     )
     started_with_old = await _restart(client, cluster, process)
     bodies = make_requests(_BATCH, _BATCH * 20)
@@ -96,7 +105,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
     return [
         Row(
             "a span: CPU of the service + PostgreSQL",
-            f"{1e6 * cpu_seconds[0] / more:.0f} + {1e6 * cpu_seconds[1] / more:.0f} µs",
+            f"{1e6 * cpu_seconds[0] / further_spans:.0f} + {1e6 * cpu_seconds[1] / further_spans:.0f} µs",
             "",
             True,
         ),
@@ -176,7 +185,7 @@ def _measure_snapshot(cluster: Cluster) -> list[Row]:
         size = conn.execute(select(func.sum(func.length(SNAPSHOT_PARTS.c.data)))).scalar_one()
         start = time.perf_counter()
         read_snapshot(conn, monitor)
-        read = time.perf_counter() - start
+        read_seconds = time.perf_counter() - start
     start, longest = time.perf_counter(), 0.0
     snapshot = MonitorSnapshot(monitor)
     part_began = start
@@ -188,7 +197,7 @@ def _measure_snapshot(cluster: Cluster) -> list[Row]:
     return [
         Row(
             "a worker in a snapshot: time in the event loop, time to read, bytes",
-            f"{1e6 * seconds / workers:.0f} µs, {1e6 * read / workers:.0f} µs, {size / workers:.0f}",
+            f"{1e6 * seconds / workers:.0f} µs, {1e6 * read_seconds / workers:.0f} µs, {size / workers:.0f}",
             "40 µs",
             1e6 * seconds <= 40 * workers,
         ),

@@ -20,7 +20,7 @@ from queenright.server.ops.sockets import find_free_port
 from tools.benchmarks.row import Row
 
 PROGRAM = Path(sys.executable).with_name("queenright")
-_TIMES = 15
+_REPETITIONS = 15
 _BUDGET = 0.3
 _CPU_BUDGET = 0.5
 _SERVICE_COMMANDS = (("list",), ("tickets",), ("breakers",))
@@ -28,25 +28,25 @@ _SERVICE_COMMANDS = (("list",), ("tickets",), ("breakers",))
 
 def run() -> list[Row]:
     """
-    Measure each command as a separate process on a warm disk. Returns medians.
+    Return the median of each command, run as a separate process on a warm disk.
 
-    Help is measured in wall-clock time. Commands that call a service are measured in processor time, which
+    Help is measured in wall-clock time. Commands that call a service are measured in CPU time, which
     excludes the service.
     """
     with serve() as service:
         words = [(*command, "--url", service.url) for command in _SERVICE_COMMANDS]
-        service_commands = [_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
+        service_commands = [_make_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
     return [
-        _row("queenright --help", ("--help",), {}),
-        _row("queenright tickets --help", ("tickets", "--help"), {}),
-        _row("shell completion of a name", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
+        _make_row("queenright --help", ("--help",), {}),
+        _make_row("queenright tickets --help", ("tickets", "--help"), {}),
+        _make_row("shell completion of a name", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
         *service_commands,
     ]
 
 
-def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
+def _make_row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
     durations = []
-    for _ in range(_TIMES):
+    for _ in range(_REPETITIONS):
         start = time.perf_counter()
         subprocess.run([PROGRAM, *words], env=os.environ | env, stdout=subprocess.DEVNULL, check=True)
         durations.append(time.perf_counter() - start)
@@ -54,24 +54,24 @@ def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
     return Row(name, f"{seconds:.2f} s", f"{_BUDGET} s", seconds <= _BUDGET)
 
 
-def _cpu_row(name: str, words: tuple[str, ...]) -> Row:
+def _make_cpu_row(name: str, words: tuple[str, ...]) -> Row:
     durations = []
-    for _ in range(_TIMES):
+    for _ in range(_REPETITIONS):
         before = children_time()
         subprocess.run([PROGRAM, *words], stdout=subprocess.DEVNULL, check=True)
         durations.append(children_time() - before)
     seconds = median(durations)
-    return Row(f"{name}, processor", f"{seconds:.2f} s", f"{_CPU_BUDGET} s", seconds <= _CPU_BUDGET)
+    return Row(f"{name}, CPU", f"{seconds:.2f} s", f"{_CPU_BUDGET} s", seconds <= _CPU_BUDGET)
 
 
 def children_time() -> float:
-    """Return the processor time, in seconds, of ended child processes."""
+    """Return the CPU seconds of ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def process_time(pid: int) -> float:
-    """Return the processor time, in seconds, of a running process."""
+    """Return the CPU seconds of a running process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

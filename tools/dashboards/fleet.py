@@ -36,7 +36,7 @@ from tools.dashboards.tables import Column, rows_by, with_action
 TITLE = "Fleet"
 QUESTION = "Which agents need attention? The state of every agent, findings and tickets."
 
-_ASKS = f'reason="{WaitingReason.USER_INPUT}"'
+_WAITING_FOR_USER = f'reason="{WaitingReason.USER_INPUT}"'
 
 
 def rows(at: Thresholds) -> list[Row]:
@@ -76,7 +76,7 @@ def _current_panels(at: Thresholds) -> list[panels.AnyPanel]:
             "Agents that asked a question and wait for the answer. This is never a stall.",
             "none",
             Query(
-                f"{_waiting()} or {while_known(0, names.WORKER_LAST_HEARTBEAT)}",
+                f"{_waiting_agents_query()} or {while_known(0, names.WORKER_LAST_HEARTBEAT)}",
                 "waiting",
             ),
             size=(3, 4),
@@ -94,11 +94,11 @@ def _current_panels(at: Thresholds) -> list[panels.AnyPanel]:
     ]
 
 
-def _waiting() -> str:
+def _waiting_agents_query() -> str:
     """Return the query for the agents that wait; one with sessions in several partitions counts once."""
-    elsewhere = select(names.WORKER_WAITING, _ASKS, f'{names.PARTITION_LABEL}=""')
-    in_partitions = select(names.WORKER_WAITING, _ASKS, IN_PARTITIONS)
-    return f"sum by () ({elsewhere} or max by (job, agent) ({in_partitions}))"
+    without_partition = select(names.WORKER_WAITING, _WAITING_FOR_USER, f'{names.PARTITION_LABEL}=""')
+    in_partitions = select(names.WORKER_WAITING, _WAITING_FOR_USER, IN_PARTITIONS)
+    return f"sum by () ({without_partition} or max by (job, agent) ({in_partitions}))"
 
 
 def _agent_panels(at: Thresholds) -> panels.AnyPanel:
@@ -112,7 +112,9 @@ def _agent_panels(at: Thresholds) -> panels.AnyPanel:
         Column("Bad steps", highest_by("agent", names.WORKER_STEPS_SINCE_ACCEPT), lines=at.bad_steps),
         Column("Since progress", age_by("agent", names.WORKER_LAST_PROGRESS), "s"),
         Column("Since heartbeat", age_by("agent", recorded.LAST_HEARTBEAT), "s", lines=at.heartbeat),
-        Column("Waiting for a user", highest_by("agent", names.WORKER_WAITING, _ASKS), "bool_yes_no"),
+        Column(
+            "Waiting for a user", highest_by("agent", names.WORKER_WAITING, _WAITING_FOR_USER), "bool_yes_no"
+        ),
         links=[agent_dashboard(), agent_page("Agent page")],
         action=Column(
             "Quick actions",

@@ -51,7 +51,7 @@ def _current_panels(at: Thresholds) -> list[AnyPanel]:
             "Recovery success rate",
             "Share of the recoveries ended in the time range after which the agent worked again.",
             "percentunit",
-            Query(_success(), "successful"),
+            Query(_success_rate_query(), "successful"),
             size=(4, 4),
         ),
         panels.numbers(
@@ -72,7 +72,7 @@ def _current_panels(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _success() -> str:
+def _success_rate_query() -> str:
     ended = increase_by("", names.RECOVERIES, _FINAL_OUTCOMES, window=SHOWN)
     return f"{increase_by('', names.RECOVERIES, _SUCCESS, window=SHOWN)} / ({ended} > 0)"
 

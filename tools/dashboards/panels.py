@@ -157,8 +157,8 @@ def numbers(
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))
     panel.no_value("no data").mappings([value_map(words)] if words else [])
     # Green means healthy now, so it is not used for values over a time range.
-    good = GREEN if lines and not any(query.is_over_range for query in queries) else "transparent"
-    panel.thresholds(_steps((None, good), *lines))
+    base_colour = GREEN if lines and not any(query.is_over_range for query in queries) else "transparent"
+    panel.thresholds(_steps((None, base_colour), *lines))
     panel.color_scheme(colour_scheme(models.FieldColorModeId.THRESHOLDS))
     if unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         panel.decimals(0)

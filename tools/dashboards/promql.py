@@ -35,8 +35,8 @@ def select(metric: Series, *matchers: str, suffix: str = "") -> str:
     scope = [] if isinstance(metric, OverAll) else ['job=~"$job"', 'instance=~"$instance"']
     if "agent" in metric.labels:
         scope.append('agent=~"$agent"')
-    inside = ", ".join([*scope, *matchers])
-    return f"{metric}{suffix}{{{inside}}}" if inside else f"{metric}{suffix}"
+    selector = ", ".join([*scope, *matchers])
+    return f"{metric}{suffix}{{{selector}}}" if selector else f"{metric}{suffix}"
 
 
 def total_by(labels: str, metric: Series, *matchers: str) -> str:

@@ -44,12 +44,14 @@ def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) 
     Raises:
         UnknownVariableError: A query uses a variable without a value.
     """
-    values = _values(dashboard_json, variables)
+    values = _resolve_variables(dashboard_json, variables)
     return [
         PanelQuery(
-            panel["title"], _fill(target["expr"], values, panel["title"]), target.get("instant", False)
+            panel["title"],
+            _fill_variables(target["expr"], values, panel["title"]),
+            target.get("instant", False),
         )
-        for panel in _panels(dashboard_json)
+        for panel in _iterate_panels(dashboard_json)
         for target in panel.get("targets", [])
         if "expr" in target
     ]
@@ -64,31 +66,31 @@ def annotation_queries(
     Raises:
         UnknownVariableError: A query uses a variable without a value.
     """
-    values = _values(dashboard_json, variables)
+    values = _resolve_variables(dashboard_json, variables)
     return [
-        PanelQuery(annotation["name"], _fill(annotation["expr"], values, annotation["name"]))
+        PanelQuery(annotation["name"], _fill_variables(annotation["expr"], values, annotation["name"]))
         for annotation in dashboard_json.get("annotations", {}).get("list", [])
         if "expr" in annotation
     ]
 
 
-def _panels(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _iterate_panels(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for panel in node.get("panels", []):
         yield panel
-        yield from _panels(panel)
+        yield from _iterate_panels(panel)
 
 
-def _values(dashboard_json: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, str]:
-    listed = dashboard_json.get("templating", {}).get("list", [])
-    defaults = {variable["name"]: variable["allValue"] for variable in listed if variable.get("allValue")}
+def _resolve_variables(dashboard_json: Mapping[str, Any], variables: Mapping[str, str]) -> dict[str, str]:
+    declared = dashboard_json.get("templating", {}).get("list", [])
+    defaults = {variable["name"]: variable["allValue"] for variable in declared if variable.get("allValue")}
     return {**_BUILT_IN, **defaults, **variables}
 
 
-def _fill(expr: str, values: Mapping[str, str], panel: str) -> str:
-    def value(match: re.Match[str]) -> str:
+def _fill_variables(expr: str, values: Mapping[str, str], panel: str) -> str:
+    def replace_variable(match: re.Match[str]) -> str:
         name = match[1] or match[2]
         if name not in values:
             raise UnknownVariableError(name, panel)
         return values[name]
 
-    return _VARIABLE.sub(value, expr)
+    return _VARIABLE.sub(replace_variable, expr)

@@ -113,14 +113,14 @@ def agents_by_state() -> str:
 
 def known_agents() -> str:
     """Return the query for the number of agents; one with sessions in several partitions counts once."""
-    known = select(Recorded(names.AGENT_STATE_SINCE.name), IN_PARTITIONS)
-    return f"{total_by('', names.AGENTS)} - (sum by () (count by (job, agent) ({known}) - 1) or vector(0))"
+    series = select(Recorded(names.AGENT_STATE_SINCE.name), IN_PARTITIONS)
+    return f"{total_by('', names.AGENTS)} - (sum by () (count by (job, agent) ({series}) - 1) or vector(0))"
 
 
 def _state_ranks(metric: Series, *matchers: str) -> str:
     """Return the query for the rank of each agent's state in each service."""
     return " or ".join(
-        f"{rank} * ({select(metric, _in_state(state), *matchers)} == 1)"
+        f"{rank} * ({select(metric, _state_matcher(state), *matchers)} == 1)"
         for state, (rank, _) in STATES.items()
     )
 
@@ -128,11 +128,11 @@ def _state_ranks(metric: Series, *matchers: str) -> str:
 def breaker_rank(*matchers: str) -> str:
     """Return the query for the rank of each breaker's state, as in ``BREAKER_STATES``."""
     terms = (
-        f"{rank} * ({select(names.CIRCUIT_BREAKER_STATE, _in_state(state), *matchers)} == 1)"
+        f"{rank} * ({select(names.CIRCUIT_BREAKER_STATE, _state_matcher(state), *matchers)} == 1)"
         for state, (rank, _) in BREAKER_STATES.items()
     )
     return f"max by (breaker) ({' or '.join(terms)})"
 
 
-def _in_state(state: str) -> str:
+def _state_matcher(state: str) -> str:
     return f'state="{state}"'

@@ -85,7 +85,7 @@ def rows_by(
     panel.with_transformation(_organize(titles, hidden_columns))
     panel.override_by_name(label.capitalize(), [models.DynamicConfigValue("links", list(links))])
     for column in all_columns:
-        panel.override_by_name(column.title, _cell(column))
+        panel.override_by_name(column.title, _cell_properties(column))
     return panel.sort_by([common.TableSortByFieldState().display_name(columns[0].title).desc(True)])
 
 
@@ -113,11 +113,11 @@ def series(
     panel.targets([target(Query(expr, ""), "A").instant().format(PromQueryFormat.TABLE)])
     titles = dict(labels) | ({"Value": value.title} if value else {})
     panel.with_transformation(_organize(titles, ["Time"] if value else ["Time", "Value"]))
-    for label, behind in (links or {}).items():
-        panel.override_by_name(labels[label], [models.DynamicConfigValue("links", list(behind))])
+    for label, label_links in (links or {}).items():
+        panel.override_by_name(labels[label], [models.DynamicConfigValue("links", list(label_links))])
     if value is None:
         return panel
-    panel.override_by_name(value.title, _cell(value))
+    panel.override_by_name(value.title, _cell_properties(value))
     return panel.sort_by([common.TableSortByFieldState().display_name(value.title).desc(True)])
 
 
@@ -130,7 +130,7 @@ def _organize(titles: Mapping[str, str], hidden_columns: Sequence[str]) -> model
     return models.DataTransformerConfig("organize", options=options)
 
 
-def _cell(column: Column) -> list[models.DynamicConfigValue]:
+def _cell_properties(column: Column) -> list[models.DynamicConfigValue]:
     properties = [models.DynamicConfigValue("unit", column.unit)]
     if column.unit == "short":  # an increase is extrapolated between scrapes: 7.16 for a whole number
         properties.append(models.DynamicConfigValue("decimals", 0))

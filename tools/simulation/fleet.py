@@ -122,10 +122,10 @@ class Fleet:
         self.began_at = self.now
         self._ids = itertools.count(1)
         self._order = itertools.count()
-        self._due: list[tuple[float, int, Worker | None, Any]] = []
+        self._is_due: list[tuple[float, int, Worker | None, Any]] = []
         self._pending_events: deque[AgentEvent] = deque()
         self._changed_workers: dict[WorkerKey, None] = {}
-        self._kinds: list[FaultKind] = []
+        self._remaining_kinds: list[FaultKind] = []
         self._handed_off: set[WorkerKey] = set()
         self.settings = settings or HealthSettings()
         self._ledger = InterventionLedger(store, publish=self.publish)
@@ -188,7 +188,7 @@ class Fleet:
         sweep = self.now + SWEEP
         while self.now < end:
             wakeup = self._next_wakeup()
-            due = self._due[0][0]
+            due = self._is_due[0][0]
             if sweep <= min(due, wakeup):
                 self.now = max(self.now, sweep)
                 sweep += SWEEP
@@ -207,34 +207,34 @@ class Fleet:
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Call a function at a simulated time."""
-        heapq.heappush(self._due, (when, next(self._order), None, function))
+        heapq.heappush(self._is_due, (when, next(self._order), None, function))
 
     def schedule(self, worker: Worker, actions: Any) -> None:
         """Replace the actions of a worker from now on."""
         worker.actions = actions
-        heapq.heappush(self._due, (self.now, next(self._order), worker, actions))
+        heapq.heappush(self._is_due, (self.now, next(self._order), worker, actions))
 
     def _plan(self, days: float) -> None:
         for worker in self.workers:
             self.schedule(worker, worker.actions)
             self.call_at(self.now + HEARTBEAT * self.random.random(), lambda w=worker: self._beat(w))  # type: ignore[misc]
-        for _ in range(self._number(self.odds.faults_per_worker_day * days * len(self.workers))):
+        for _ in range(self._draw_count(self.odds.faults_per_worker_day * days * len(self.workers))):
             self.call_at(self.now + self.random.random() * days * DAY, self._assign_fault)
-        for _ in range(self._number(self.odds.sleeps_per_week * days / 7)):
+        for _ in range(self._draw_count(self.odds.sleeps_per_week * days / 7)):
             self.call_at(self.now + self.random.random() * days * DAY, self._suspend_host)
 
-    def _number(self, average: float) -> int:
+    def _draw_count(self, average: float) -> int:
         return int(average + self.random.random())
 
     def _run_next(self) -> None:
-        when, _, worker, action = heapq.heappop(self._due)
+        when, _, worker, action = heapq.heappop(self._is_due)
         self.now = max(self.now, when)
         if worker is None:
             action()
         elif worker.actions is action:
             seconds = next(action)
             if seconds is not None:
-                heapq.heappush(self._due, (self.now + seconds, next(self._order), worker, action))
+                heapq.heappush(self._is_due, (self.now + seconds, next(self._order), worker, action))
 
     def _beat(self, worker: Worker) -> None:
         if worker.is_alive and not worker.is_finished:
@@ -244,8 +244,10 @@ class Fleet:
     def _suspend_host(self) -> None:
         """Suspend the host for hours, after which the clock has jumped."""
         seconds = self.random.uniform(1800, 8 * 3600)
-        self._due = [(when + seconds, order, worker, action) for when, order, worker, action in self._due]
-        heapq.heapify(self._due)
+        self._is_due = [
+            (when + seconds, order, worker, action) for when, order, worker, action in self._is_due
+        ]
+        heapq.heapify(self._is_due)
         self.now += seconds
         self.tally.host_sleeps += 1
         for fault in self.tally.faults:
@@ -275,12 +277,12 @@ class Fleet:
         self._pending_events += self.monitor.advance(now)
         if self._pending_events:
             await self._publish_pending()
-        if _due(self.tickets.next_deadline(), now):
+        if _is_due(self.tickets.next_deadline(), now):
             await self.tickets.settle(now)
-        if _due(self.recovery.next_deadline(), now):
+        if _is_due(self.recovery.next_deadline(), now):
             await self.recovery.advance(now, stop=self.acting.stop_for_recovery)
             await self.recovery.wait_until_idle()
-        if _due(self.acting.next_deadline(), now):
+        if _is_due(self.acting.next_deadline(), now):
             await self.acting.advance(now)
             await self.acting.wait_until_idle()
             await self.recovery.wait_until_idle()
@@ -402,11 +404,11 @@ class Fleet:
             self.tally.false_alarms.append((self.now, event.agent_id, alarm, reason))
 
     def _assign_fault(self) -> None:
-        if not self._kinds:
+        if not self._remaining_kinds:
             # Every kind once in random order, then every kind again, so that a short run omits none.
-            self._kinds = list(FaultKind)
-            self.random.shuffle(self._kinds)
-        kind = self._kinds.pop()
+            self._remaining_kinds = list(FaultKind)
+            self.random.shuffle(self._remaining_kinds)
+        kind = self._remaining_kinds.pop()
         candidates = [w for w in self.workers if w.next_fault is None and w.fault is None]
         if kind is FaultKind.CHECKPOINTS_STOP:
             candidates = [w for w in candidates if w.has_checkpoints]
@@ -555,12 +557,12 @@ class Fleet:
             self.tally.finished_restarts += 1
         if self.random.random() < self.odds.fails_to_start:
             raise RespawnRefusedError("no machine is free")
-        saved = next(
+        saved_checkpoint = next(
             (c for c in worker.checkpoints if checkpoint and c.checkpoint_id == checkpoint.checkpoint_id),
             None,
         )
-        if saved is not None:
-            worker.remaining_turns = max(1, saved.remaining_turns)
+        if saved_checkpoint is not None:
+            worker.remaining_turns = max(1, saved_checkpoint.remaining_turns)
         worker.is_finished = False
         worker.start()
         self.schedule(worker, worker.run_recovered())
@@ -574,5 +576,5 @@ class Fleet:
             raise RespawnRefusedError("the session is over", over=True)
 
 
-def _due(at: float | None, now: float) -> bool:
+def _is_due(at: float | None, now: float) -> bool:
     return at is not None and at <= now

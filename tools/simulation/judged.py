@@ -66,8 +66,8 @@ class JudgedFleet(Fleet):
         model: The model of both.
     """
 
-    def __init__(self, *more: Any, folder: Path, model: CountingModel, **options: Any) -> None:
-        super().__init__(*more, **options)
+    def __init__(self, *arguments: Any, folder: Path, model: CountingModel, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.model = model
         self._outgoing_events: list[AgentEvent] = []
         self.time = VirtualTime(self.now)
@@ -145,12 +145,12 @@ class JudgedFleet(Fleet):
 
     async def _wait_until_idle(self) -> None:
         """Wait until judge and queen are idle."""
-        quiet, rounds = 0, 0
-        while quiet < _IDLE_ROUNDS and rounds < _MAX_ROUNDS:
+        idle_rounds, rounds = 0, 0
+        while idle_rounds < _IDLE_ROUNDS and rounds < _MAX_ROUNDS:
             await self.bus.drain()
             busy = self.store.depth + self.judging.runtime.disk.pending + self._count_pending()
             await asyncio.sleep(0.0005 if busy else 0)
-            quiet, rounds = (0, rounds + 1) if busy else (quiet + 1, rounds)
+            idle_rounds, rounds = (0, rounds + 1) if busy else (idle_rounds + 1, rounds)
 
     def _count_pending(self) -> int:
         runtime = self.judging.runtime

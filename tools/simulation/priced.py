@@ -98,8 +98,8 @@ class PricedFleet(JudgedFleet):
 
     model: AttributingModel
 
-    def __init__(self, *more: Any, **options: Any) -> None:
-        super().__init__(*more, **options)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self.model.open_for = self.tickets.open_for
 
     def _record_outcome(self, event: AgentEvent) -> None:

@@ -74,10 +74,10 @@ def _count_recoveries(tally: Tally) -> dict[str, Any]:
         attempts_by_task[attempt.task_id].append(attempt)
     savings = losses = watch_count = unrecoverable_count = refused_count = tries = 0
     for attempts in attempts_by_task.values():
-        started_attempts = [each for each in attempts if each.started_at is not None]
+        started_attempts = [attempt for attempt in attempts if attempt.started_at is not None]
         tries += len(started_attempts)
         if not started_attempts:
-            refused_count += any(_LIMIT_WORDS in each.outcome for each in attempts)
+            refused_count += any(_LIMIT_WORDS in attempt.outcome for attempt in attempts)
         elif attempts[0].session_id in tally.unrecoverable:
             unrecoverable_count += 1
         elif attempts[0].is_under_way:

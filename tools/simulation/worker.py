@@ -22,7 +22,7 @@ REST: Final = 1_800.0
 TURNS: Final = 60
 CHECKPOINT_EVERY: Final = 300.0
 _WINDOW: Final = 20
-_TIMES: Final = {FaultKind.DOOM_LOOP: 3, FaultKind.ERROR_STREAK: 5, FaultKind.RETRY_STORM: 15}
+_REPETITIONS: Final = {FaultKind.DOOM_LOOP: 3, FaultKind.ERROR_STREAK: 5, FaultKind.RETRY_STORM: 15}
 
 
 @dataclass(slots=True)
@@ -67,14 +67,14 @@ class Worker:
         self.fault: Fault | None = None
         self.crashes_left = 0
         """Number of next incarnations that crash soon."""
-        self.actions: Actions = self._live()
+        self.actions: Actions = self._run_sessions()
         self.turn_number = 0
         self._context = 2_000
         self._inputs: deque[int] = deque(maxlen=5)
         self._failure_bits = 0
         self._known_turns = 0
         self._turns_here = 0
-        self._open = ""
+        self._open_call = ""
 
     # -- events -------------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class Worker:
     def start(self) -> None:
         """Start another incarnation of the current session."""
         self.incarnation_id = self.fleet.new_id("i")
-        self.is_alive, self.is_waiting, self.is_saving, self._open = True, False, True, ""
+        self.is_alive, self.is_waiting, self.is_saving, self._open_call = True, False, True, ""
         self.skew = 0.0
         self._failure_bits = self._known_turns = self._turns_here = 0
         self.emit(
@@ -98,11 +98,11 @@ class Worker:
 
     # -- work ---------------------------------------------------------------------------------------
 
-    def _live(self) -> Actions:
+    def _run_sessions(self) -> Actions:
         yield self.random.random() * REST
         while True:
             self._new_session()
-            yield from self._work()
+            yield from self._run_session()
             yield self.random.expovariate(1 / REST)
 
     def _new_session(self) -> None:
@@ -113,7 +113,7 @@ class Worker:
         self.remaining_turns = 1 + int(self.random.expovariate(1 / TURNS))
         self.start()
 
-    def _work(self) -> Actions:
+    def _run_session(self) -> Actions:
         """Work until the session ends."""
         tasks = 1 + int(self.random.random() * 6) if self.is_chat else 1
         while True:
@@ -124,7 +124,7 @@ class Worker:
                 elif self.random.random() < 1 / 120:
                     yield from self._act_unusually()
                 else:
-                    yield from self._turn()
+                    yield from self._run_turn()
                     self.remaining_turns -= 1
             tasks -= 1
             if tasks <= 0:
@@ -144,7 +144,7 @@ class Worker:
         else:
             self.emit(EventType.EXECUTION_COMPLETED)
 
-    def _turn(
+    def _run_turn(
         self,
         *,
         tool: str = "bash",
@@ -172,7 +172,7 @@ class Worker:
             EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens or self._context, "output_tokens": 100}
         )
         self._inputs.append(tokens or self._context)
-        self._count(has_failed=False)
+        self._record_outcome(has_failed=False)
         start_data = {"tool": tool, "call_id": number}
         self.emit(EventType.TOOL_CALL_STARTED, start_data | ({"timeout": timeout} if timeout else {}))
         yield 0.3 * gap if duration is None else duration
@@ -189,14 +189,14 @@ class Worker:
         }
         if error:
             data["error_type"] = error
-        self._count(has_failed=bool(error))
-        if fault is not None and (fault.kind is not FaultKind.ERROR_RATE or self._many_fail()):
+        self._record_outcome(has_failed=bool(error))
+        if fault is not None and (fault.kind is not FaultKind.ERROR_RATE or self._has_many_failures()):
             self._set_threshold(fault)
         self.emit(EventType.TOOL_CALL_COMPLETED, data)
         if not verdict:
             dice = self.random.random()
             verdict = "ACCEPT" if dice < 0.3 else "RETRY" if dice < 0.36 else "CONTINUE"
-        self._count(has_failed=False)
+        self._record_outcome(has_failed=False)
         self.emit(EventType.STEP_COMPLETED, {"verdict": verdict, "text": number})
         if fault is not None:
             self.fleet.check_detection(fault)
@@ -205,9 +205,9 @@ class Worker:
             and self.is_saving
             and not (self.checkpoints and self._now < self.checkpoints[-1].at + CHECKPOINT_EVERY)
         ):
-            self._save()
+            self._save_checkpoint()
 
-    def _save(self) -> None:
+    def _save_checkpoint(self) -> None:
         now = self._now
         name = self.fleet.new_id("c")
         self.checkpoints.append(Checkpoint(name, now, self.remaining_turns, self.random.random() > 0.15))
@@ -218,10 +218,10 @@ class Worker:
     def _now(self) -> float:
         return self.fleet.now
 
-    def _many_fail(self) -> bool:
+    def _has_many_failures(self) -> bool:
         return self._known_turns >= 8 and self._failure_bits.bit_count() > 0.25 * self._known_turns
 
-    def _count(self, *, has_failed: bool) -> None:
+    def _record_outcome(self, *, has_failed: bool) -> None:
         """Record which of the last calls and steps failed, as an observer could."""
         self._failure_bits = (self._failure_bits << 1 | has_failed) & ((1 << _WINDOW) - 1)
         self._known_turns = min(_WINDOW, self._known_turns + 1)
@@ -244,26 +244,28 @@ class Worker:
     def _run_long_tool(self) -> Actions:
         """Run a build or a test suite with a declared timeout, up to an hour."""
         timeout = self.random.choice((900.0, 1_800.0, 1_800.0, 3_600.0))
-        yield from self._turn(tool="build", timeout=timeout, duration=timeout * self.random.uniform(0.3, 0.9))
+        yield from self._run_turn(
+            tool="build", timeout=timeout, duration=timeout * self.random.uniform(0.3, 0.9)
+        )
 
     def _run_slow_tool(self) -> Actions:
-        yield from self._turn(tool="search", duration=self.random.uniform(60, 560))
+        yield from self._run_turn(tool="search", duration=self.random.uniform(60, 560))
 
     def _edit_and_test(self) -> Actions:
         for _ in range(self.random.randint(4, 9)):
-            yield from self._turn(tool="edit", result="edited")
-            yield from self._turn(tool="test", args="pytest")
+            yield from self._run_turn(tool="edit", result="edited")
+            yield from self._run_turn(tool="test", args="pytest")
 
     def _back_off(self) -> Actions:
         self.emit(EventType.LLM_CALL_STARTED)
         yield 2.0
-        self._count(has_failed=True)
+        self._record_outcome(has_failed=True)
         self.emit(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
         self.is_waiting = True
         self.emit(EventType.WORKER_WAITING, {"reason": "backoff"})
         yield self.random.uniform(30, 1_200)
         self.is_waiting = False
-        yield from self._turn()
+        yield from self._run_turn()
 
     def _pause(self) -> Actions:
         self.is_waiting = True
@@ -279,7 +281,7 @@ class Worker:
     def _skew_clock(self) -> Actions:
         self.skew = self.random.choice((-1, 1)) * self.random.choice((30.0, 600.0, 7_200.0))
         for _ in range(200):
-            yield from self._turn()
+            yield from self._run_turn()
         self.skew = 0.0
 
     def _ask_user(self) -> Actions:
@@ -318,11 +320,11 @@ class Worker:
             self.skew = self.random.choice((-1, 1)) * self.random.uniform(120, 7_200)
         if hang_kind in (FaultKind.HANG_BETWEEN_STEPS, FaultKind.SKEWED_HANG, FaultKind.ZOMBIE):
             if kind is not FaultKind.ZOMBIE:
-                yield from self._turn()
+                yield from self._run_turn()
             yield from self._hang(fault, 240.0)
         elif hang_kind is FaultKind.HANG_IN_LLM:
             self.emit(EventType.LLM_CALL_STARTED)
-            self._open = "llm"
+            self._open_call = "llm"
             yield from self._hang(fault, 240.0)
         elif hang_kind is FaultKind.HANG_IN_TOOL:
             yield from self._hang_in_tool(fault, None, 600.0)
@@ -334,14 +336,14 @@ class Worker:
         elif kind is FaultKind.CRASH:
             self._crash(fault)
             yield None
-        elif kind in _TIMES:
+        elif kind in _REPETITIONS:
             yield from self._repeat_calls(fault)
         elif kind is FaultKind.CHECKPOINTS_STOP:
-            self._save()
+            self._save_checkpoint()
             self.is_saving = False
             self._set_threshold(fault, self.checkpoints[-1].at + 1_800)
             while fault.ended_at is None:
-                yield from self._turn()
+                yield from self._run_turn()
             self.is_saving = True
         else:
             yield from self._run_passing_fault(fault)
@@ -355,7 +357,7 @@ class Worker:
     def _hang_in_tool(self, fault: Fault, timeout: float | None, limit: float) -> Actions:
         call = {"tool": "browse", "call_id": "stuck"} | ({"timeout": timeout} if timeout else {})
         self.emit(EventType.TOOL_CALL_STARTED, call)
-        self._open = "tool"
+        self._open_call = "tool"
         if fault.kind in (FaultKind.NO_HEARTBEATS, FaultKind.KILLED):
             self.is_alive = False
         self._set_threshold(fault, self.fleet.now + limit)
@@ -371,27 +373,27 @@ class Worker:
         times = 0
         while fault.ended_at is None:
             times += 1
-            due_fault = fault if times == _TIMES[fault.kind] else None
+            due_fault = fault if times == _REPETITIONS[fault.kind] else None
             if fault.kind is FaultKind.DOOM_LOOP:
-                yield from self._turn(
+                yield from self._run_turn(
                     tool="read", args="same", result="same", verdict="CONTINUE", fault=due_fault
                 )
             elif fault.kind is FaultKind.ERROR_STREAK:
-                yield from self._turn(
+                yield from self._run_turn(
                     tool="deploy", error="PermissionError", verdict="CONTINUE", fault=due_fault
                 )
             else:
-                yield from self._turn(verdict="RETRY", fault=due_fault)
+                yield from self._run_turn(verdict="RETRY", fault=due_fault)
             if times > 40:
                 yield 60.0  # the agent's authors added a delay: it loops more slowly
 
     def _run_passing_fault(self, fault: Fault) -> Actions:
         if fault.kind is FaultKind.TOKEN_SPIKE:
-            yield from self._turn(tokens=max(30_000, 6 * sorted(self._inputs)[2]), fault=fault)
-            yield from self._turn()
+            yield from self._run_turn(tokens=max(30_000, 6 * sorted(self._inputs)[2]), fault=fault)
+            yield from self._run_turn()
         elif fault.kind is FaultKind.ERROR_RATE:
             for n in range(20):
-                yield from self._turn(tool=f"t{n % 3}", error=f"E{n % 3}", fault=fault)
+                yield from self._run_turn(tool=f"t{n % 3}", error=f"E{n % 3}", fault=fault)
         elif fault.kind is FaultKind.PROVIDER_FAILURE:
             yield from self._lose_provider(fault)
         else:
@@ -405,7 +407,7 @@ class Worker:
             self.emit(EventType.LLM_CALL_STARTED)
             yield self.random.uniform(5, 60)
             times += 1
-            self._count(has_failed=True)
+            self._record_outcome(has_failed=True)
             if times == 3:
                 self._set_threshold(fault)
             self.emit(EventType.LLM_CALL_COMPLETED, {"error_type": "APIError", "error": "503"})
@@ -417,7 +419,7 @@ class Worker:
         fleet.set_breaker(self, name, "open")
         fleet.call_at(end, lambda: fleet.set_breaker(self, name, "closed"))
         while fleet.now < end:
-            yield from self._turn()
+            yield from self._run_turn()
 
     # -- effects of actions on the worker -----------------------------------------------------------
 
@@ -425,13 +427,13 @@ class Worker:
         """Continue after ``after`` seconds from the point where it hung."""
         yield after
         self.skew = 0.0
-        if self._open == "tool":
+        if self._open_call == "tool":
             self.emit(
                 EventType.TOOL_CALL_COMPLETED, {"tool": "browse", "call_id": "stuck", "outcome": "timeout"}
             )
-        elif self._open == "llm":
+        elif self._open_call == "llm":
             self.emit(EventType.LLM_CALL_COMPLETED, {"input_tokens": self._context})
-        self._open = ""
+        self._open_call = ""
         self.emit(EventType.STEP_COMPLETED, {"verdict": "ACCEPT"})
         yield from self._continue()
 
@@ -439,26 +441,26 @@ class Worker:
         """End the run after ``after`` seconds."""
         yield after
         self.finish()
-        yield from self._live()
+        yield from self._run_sessions()
 
     def run_recovered(self) -> Actions:
         """Continue in a new incarnation."""
         yield 2.0
         if self.crashes_left and self.fault is not None:
             self.crashes_left -= 1
-            yield from self._turn()
+            yield from self._run_turn()
             yield self.random.uniform(10, 120)
             self._crash(self.fault)
             yield None
-        yield from self._turn()
+        yield from self._run_turn()
         self.fleet.end_fault(self)
         yield from self._continue()
 
     def abandon_task(self) -> Actions:
         """Cancel the task, and begin another one."""
         self.finish("cancelled")
-        yield from self._live()
+        yield from self._run_sessions()
 
     def _continue(self) -> Actions:
-        yield from self._work()
-        yield from self._live()
+        yield from self._run_session()
+        yield from self._run_sessions()

@@ -28,13 +28,13 @@ async def main(folder: Path) -> None:
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
     await warm_up()
-    async with listener, stage(folder) as on:
+    async with listener, stage(folder) as running_stage:
         since = time.time()
-        await play(on)
+        await play(running_stage)
         addresses = {
-            "prometheus": f"{on.prometheus_url}/api/v1",
-            "alertmanager": on.alertmanager_url,
-            "service_url": on.running.url,
+            "prometheus": f"{running_stage.prometheus_url}/api/v1",
+            "alertmanager": running_stage.alertmanager_url,
+            "service_url": running_stage.running.url,
             "since": since,
             "until": time.time(),
         }

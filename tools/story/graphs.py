@@ -12,7 +12,11 @@ from tests.runtime.node_parts import output_reply
 
 
 class HangingModel:
-    """A model that answers in the first node and hangs in the second; with ``mends``, until a recovery."""
+    """
+    A model that answers in the first node and hangs in the second.
+
+    It hangs forever or, with ``mends``, until a recovery.
+    """
 
     def __init__(self, name: str, *, mends: bool) -> None:
         self.name = name

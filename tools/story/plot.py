@@ -73,7 +73,7 @@ async def play(stage: Stage) -> None:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as http:
         await _wait_for_query(http, stage, "min(count_over_time(up[1m])) >= 2", "everything is scraped twice")
         fleet.begin(librarian, clerk)
-        breaking = asyncio.create_task(open_and_close_breakers(service))
+        breaker_task = asyncio.create_task(open_and_close_breakers(service))
         # This comes first, while the budget allows a model: the rules would not dismiss the ticket.
         await _wait_for_query(
             http, stage, 'queenright_triage_total{decision="dismiss"} > 0', "the ticket is dismissed"
@@ -88,7 +88,7 @@ async def play(stage: Stage) -> None:
         mayfly.process.kill()
         await _wait_for_query(http, stage, "queenright_outbox_pending > 0", "a notification is pending")
         await stage.start_alertmanager()
-        await breaking
+        await breaker_task
         await _acknowledge(http, url, "researcher")
         await http.post(f"{url}/api/agents/librarian/nudge", json={"by": "ada", "message": "How is it?"})
         await http.post(f"{url}/api/agents/archivist/nudge", json={"by": "ada", "message": "Do save."})

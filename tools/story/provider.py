@@ -20,7 +20,7 @@ QUEEN: Final = "gpt-4o"
 USAGE: Final = {JUDGE: (3_000, 150), QUEEN: (4_000, 250)}
 CACHED: Final = 2_048
 
-UNIMPORTANT: Final = "clerk"
+DISMISSED_AGENT: Final = "clerk"
 """The agent whose ticket the queen dismisses."""
 
 
@@ -50,11 +50,11 @@ class Provider(OpenAIServer):
 
     async def _choose_answer(self, body: Mapping[str, Any]) -> Reply:
         model = str(body["model"])
-        messages = [_message(row) for row in body["messages"]]
+        messages = [_parse_message(row) for row in body["messages"]]
         tools = [ToolSpec(row["function"]["name"], "", {}) for row in body.get("tools", ())]
         if not tools:
             return CachedAnswer(text=["Good morning."], usage=(10, 3), model=model)
-        if not _is_about(UNIMPORTANT, messages):
+        if not _is_about(DISMISSED_AGENT, messages):
             self._request_counts[model] += 1
             match model, self._request_counts[model]:
                 case (str(), 1) if model == JUDGE:
@@ -77,7 +77,7 @@ async def warm_up() -> None:
         await LiteLlmProvider(f"openai/{model}", timeout_seconds=60).complete(result, [])
 
 
-def _message(row: Mapping[str, Any]) -> Message:
+def _parse_message(row: Mapping[str, Any]) -> Message:
     content = row.get("content") or ""
     if not isinstance(content, str):
         content = "".join(part.get("text", "") for part in content)
@@ -100,7 +100,7 @@ def _build_dismissal(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> 
     if NOTIFY not in {tool.name for tool in tools} or messages[-1].role != "user":
         return None
     ticket = unquote("ticket", messages[-1].content.partition("<worker>")[0]) or {}
-    if ticket.get("agent_id") != UNIMPORTANT:
+    if ticket.get("agent_id") != DISMISSED_AGENT:
         return None
     reason = "it retries often, but nobody waits for its results"
     arguments = json.dumps({"ticket_id": ticket["ticket_id"], "reason": reason})

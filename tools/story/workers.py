@@ -46,7 +46,7 @@ class Fleet:
     """Set when agents that improve may do so."""
     threads: list[threading.Thread] = field(default_factory=list)
 
-    def worker(self, agent: str, **more: Any) -> Worker:
+    def worker(self, agent: str, **options: Any) -> Worker:
         """Return a worker for an agent."""
         return Worker(
             agent,
@@ -55,7 +55,7 @@ class Fleet:
             endpoint=self.endpoint,
             registry=self.registry,
             control_endpoint=self.control,
-            **more,
+            **options,
         )
 
     def begin(self, *habits: Callable[[Fleet], None]) -> None:
@@ -81,10 +81,12 @@ def librarian(fleet: Fleet) -> None:
     with fleet.worker("librarian") as worker:
         for number in itertools.count():
             with worker.step("catalogue") as step:
-                model, read, output_tokens = (LARGE, 4_000, 400) if number % 3 == 0 else (SMALL, 1_200, 150)
+                model, input_tokens, output_tokens = (
+                    (LARGE, 4_000, 400) if number % 3 == 0 else (SMALL, 1_200, 150)
+                )
                 with step.llm(model, "anthropic") as llm:
                     fleet.rest(0.02)
-                    llm.usage(read, output_tokens)
+                    llm.usage(input_tokens, output_tokens)
                 with step.tool("search", {"page": number}) as tool:
                     if number % 9 == 4:
                         tool.error(TimeoutError("the catalogue does not answer"))
