@@ -52,7 +52,7 @@ compose: compose-check .venv/.run ## Prepare secrets and tokens, then run everyt
 llm: .venv/.llm ## Install litellm, for models other than the built-in rules (queenright run --model)
 
 test: ## Run the tests; PYTEST="..." is passed on
-test-slow: ## Run the slow tests, search at random for what breaks the properties, fuzz the API; PYTEST="..." too
+test-slow: ## Run the slow tests, search for counterexamples of the properties, fuzz the API; PYTEST="..." too
 test-slow: SLOW := --durations=30 \
 	$(if $(MINUTES),-m slow --minutes $(MINUTES),-m "slow or hypothesis" --hypothesis-profile=search)
 test test-slow: .venv/.dev
@@ -86,7 +86,7 @@ requirements: .venv/.dev ## Resolve requirements/*.txt from pyproject.toml; UPGR
 	$(COMPILE) --extra server --extra llm --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/llm.txt
 	$(COMPILE) --extra server --extra mcp --extra cluster --extra tui --group build -c requirements/dev.txt -o requirements/run.txt
 
-console: .venv/.dev ## Build the console (needs Node); what it builds is committed
+console: .venv/.dev ## Build the console (needs Node); the built files are committed
 	@$(BIN)/python -m tools.console
 
 clean: ## Remove all generated files
@@ -96,7 +96,7 @@ clean: ## Remove all generated files
 programs:
 	@$(PYTHON) $(PROVIDE) programs
 
-# A stamp for each set of packages; the larger ones hold the smaller.
+# A stamp for each set of packages; the larger sets include the smaller.
 .venv/.%: requirements/%.txt pyproject.toml $(PROVIDE)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or later was not found. Debian 12, Ubuntu 24.04 and later: apt-get install python3. macOS: brew install python" >&2; exit 1; }
 	@$(PYTHON) $(PROVIDE) venv $*

@@ -41,16 +41,16 @@ def prepare(folder: Path) -> list[str]:
     """
     folder.mkdir(mode=0o700, exist_ok=True)
     if not (folder / "grafana_admin_password").exists():
-        _write(folder / "grafana_admin_password", secrets.token_urlsafe(24))
+        _write_file(folder / "grafana_admin_password", secrets.token_urlsafe(24))
     for name in _RECEIVERS:
         if not (folder / name).exists():
-            _write(folder / name, "")
+            _write_file(folder / name, "")
     _create_tokens(folder)
-    on = [name for name in _RECEIVERS if _read(folder / name)]
-    deadman_url = _read(folder / "deadman_url")
+    enabled = [name for name in _RECEIVERS if _read_file(folder / name)]
+    deadman_url = _read_file(folder / "deadman_url")
     for name in ("slack_api_url", "deadman_url"):
-        url = urlsplit(_read(folder / name))
-        if name in on and not (url.scheme in ("http", "https") and url.hostname):
+        url = urlsplit(_read_file(folder / name))
+        if name in enabled and not (url.scheme in ("http", "https") and url.hostname):
             sys.exit(f"{folder / name} does not hold a URL; write one into it, or empty the file")
     if _is_in_the_stack(urlsplit(deadman_url).hostname):
         sys.exit(
@@ -66,16 +66,16 @@ def prepare(folder: Path) -> list[str]:
         token_file=_IN_CONTAINERS / "queenright_token",
         header="# Written by `make compose`; changes here are lost.",
     )
-    _write(
+    _write_file(
         folder / "alertmanager.yml",
         without_receivers(
             config,
-            slack="slack_api_url" not in on,
-            pagerduty="pagerduty_routing_key" not in on,
+            slack="slack_api_url" not in enabled,
+            pagerduty="pagerduty_routing_key" not in enabled,
             deadman=not deadman_url,
         ),
     )
-    return on
+    return enabled
 
 
 def main() -> int:
@@ -88,7 +88,7 @@ def main() -> int:
     for name, title in _RECEIVERS.items():
         state = "on " if name in enabled else "off"
         print(f"  {state}  {title} ({folder / name})")
-    print("To turn one on: write its value into its file, run `make compose` again.")
+    print("To turn a receiver on, write its value into its file and run `make compose` again.")
     print(f"Console: {CONSOLE}, sign in with the token in {folder / 'admin_token'}.")
     print(f"Grafana: http://127.0.0.1:3000, user admin, password in {folder / 'grafana_admin_password'}.")
     return 0
@@ -100,14 +100,14 @@ def _create_tokens(folder: Path) -> None:
             continue
         command = [str(Path(sys.executable).with_name("queenright")), "token", "create", name]
         command += ["--role", role, "--expires", expires, "--tokens-file", str(folder / "tokens.json")]
-        created = subprocess.run(command, text=True, capture_output=True, check=False)
-        if created.returncode != 0:
+        process = subprocess.run(command, text=True, capture_output=True, check=False)
+        if process.returncode != 0:
             # The file of hashes has a token whose own file is missing.
             sys.exit(
-                f"{created.stderr.strip()}\nThe token of {folder / file} cannot be read back: "
+                f"{process.stderr.strip()}\nThe token of {folder / file} cannot be read back: "
                 f"delete {folder / 'tokens.json'} and run `make compose` again."
             )
-        _write(folder / file, created.stdout.strip())
+        _write_file(folder / file, process.stdout.strip())
     (folder / "tokens.json").chmod(0o444)
 
 
@@ -121,11 +121,11 @@ def _is_in_the_stack(host: str | None) -> bool:
         return False
 
 
-def _read(file: Path) -> str:
+def _read_file(file: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-def _write(file: Path, text: str) -> None:
+def _write_file(file: Path, text: str) -> None:
     """Write a file that the containers' users can read; the folder's mode keeps others on the machine out."""
     # Written in place: a container sees the file that existed when it started.
     file.write_text(text, encoding="utf-8")
