@@ -44,8 +44,9 @@ class InvalidSessionIdError(InvalidValueError, ValueError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
-            f"Session id {session_id[:_MAX_SESSION_ID_LENGTH]!r} is refused: use 1 to {_MAX_SESSION_ID_LENGTH} "
-            "printable characters without '/', '\\' or '..', or leave session_id out to generate one."
+            f"Session id {session_id[:_MAX_SESSION_ID_LENGTH]!r} is refused: use 1 to "
+            f"{_MAX_SESSION_ID_LENGTH} printable characters without '/', '\\' or '..', or leave "
+            "session_id out to generate one."
         )
         self.session_id = session_id
 
