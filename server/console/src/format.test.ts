@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { ago, count, counted, duration, money, names, timeLeft, took } from './format'
 
-/** A text whose numbers are not parted from their units. */
+/** Replace the spaces between numbers and units with no-break spaces. */
 const unbroken = (text: string): string => text.replaceAll(/(\d) (?=[a-z])/g, '$1\u00a0')
 
 test.each([
@@ -22,7 +22,7 @@ test.each([
   [99.4, '0 s', '20 s'],
   [101.5, '1 s', '19 s'],
   [120.2, '19 s', '1 s'],
-])('what began at 100.3 and may take 20 s has at %d taken %s and has %s left', (now, passed, left) => {
+])('at %d, a call that began at 100.3 with a limit of 20 s has run for %s and has %s left', (now, passed, left) => {
   expect(duration(now - 100.3)).toBe(unbroken(passed))
   expect(timeLeft(120.3, now, 20)).toBe(unbroken(left))
 })
@@ -32,7 +32,7 @@ test.each([
   [100, 145, '45 s ago'],
   [0, 7_300, '2 h ago'],
   [100, 90, 'now'],
-])('what happened at %d is, at %d, %s', (at, now, text) => {
+])('age of an event at %d, seen at %d, is %s', (at, now, text) => {
   expect(ago(at, now)).toBe(unbroken(text))
 })
 
@@ -43,7 +43,7 @@ test.each([
   [0.0031, '$0.0031'],
   [1.239, '$1.24'],
   [1_240.4, '$1,240'],
-])('%s dollars are %s', (value, text) => {
+])('amount %s is formatted as %s', (value, text) => {
   expect(money(value)).toBe(text)
 })
 
@@ -57,6 +57,6 @@ test.each([
   [['a'], 0, 'a'],
   [['a', 'b'], 0, 'a and b'],
   [['a', 'b', 'c'], 7, 'a, b and 8 more'],
-])('of the names %j and %d more, two are written out', (list, more, text) => {
+])('list %j with %d hidden names shows two names', (list, more, text) => {
   expect(names(list, more)).toBe(text)
 })

@@ -8,27 +8,27 @@ const UNITS: readonly [number, string][] = [
 ]
 
 /** A number and its unit, which stay on one line. */
-const measure = (value: number | string, unit: string): string => `${value}\u00a0${unit}`
+const withUnit = (value: number | string, unit: string): string => `${value}\u00a0${unit}`
 
 /** A duration with at most two units: `42 s`, `3 min`, `2 h 5 min`, `1 d 4 h`. */
 export function duration(seconds: number): string {
   const whole = Math.max(0, Math.floor(seconds))
-  if (whole < 1) return measure(0, 's')
+  if (whole < 1) return withUnit(0, 's')
   const first = UNITS.findIndex(([size]) => whole >= size)
   const [size, unit] = UNITS[first]!
   const count = Math.floor(whole / size)
   const next = UNITS[first + 1]
-  // Show seconds only below ten minutes, because a list in which all numbers change each second is restless.
-  if (!next || (unit === 'min' && count >= 10)) return measure(count, unit)
+  // Show seconds only below ten minutes, because a list in which all numbers change every second is distracting.
+  if (!next || (unit === 'min' && count >= 10)) return withUnit(count, unit)
   const rest = Math.floor((whole % size) / next[0])
-  return rest ? `${measure(count, unit)} ${measure(rest, next[1])}` : measure(count, unit)
+  return rest ? `${withUnit(count, unit)} ${withUnit(rest, next[1])}` : withUnit(count, unit)
 }
 
 /**
  * Format the time left until a limit.
  *
- * It is rounded up, so that together with the elapsed time, which is rounded down, it is the limit. A time ahead of the
- * page's clock has the whole limit left.
+ * It is rounded up and the elapsed time is rounded down, so that both add up to the limit. If the start is ahead of the
+ * page's clock, the whole limit is left.
  */
 export const timeLeft = (end: number, now: number, limit: number): string => duration(Math.ceil(Math.min(end - now, limit)))
 
@@ -37,14 +37,14 @@ export function ago(at: number, now: number): string {
   const seconds = now - at
   if (seconds < 5) return 'now'
   const [size, unit] = UNITS.find(([size]) => seconds >= size)!
-  return `${measure(Math.floor(seconds / size), unit)} ago`
+  return `${withUnit(Math.floor(seconds / size), unit)} ago`
 }
 
 /** Format the duration of a call: `12 ms`, `3.4 s`, `2 min 5 s`. */
 export function took(seconds: number): string {
   if (seconds > 0 && seconds < 0.0005) return '< 1 ms'
-  if (seconds < 1) return measure(Math.round(seconds * 1000), 'ms')
-  return seconds < 10 ? measure(seconds.toFixed(1), 's') : duration(seconds)
+  if (seconds < 1) return withUnit(Math.round(seconds * 1000), 'ms')
+  return seconds < 10 ? withUnit(seconds.toFixed(1), 's') : duration(seconds)
 }
 
 const clockFormat = new Intl.DateTimeFormat('en-GB', { hour: '2-digit', minute: '2-digit', second: '2-digit' })

@@ -12,35 +12,35 @@ interface Context {
 const root = createRootRouteWithContext<Context>()({ component: Shell, notFoundComponent: NotFound })
 
 /** Text parameters of a URL. Empty ones are omitted. */
-function texts<Name extends string>(...names: Name[]) {
+function parseTexts<Name extends string>(...names: Name[]) {
   return (search: Record<string, unknown>): Partial<Record<Name, string>> => {
-    const found: Partial<Record<Name, string>> = {}
+    const parameters: Partial<Record<Name, string>> = {}
     for (const name of names) {
       const value = search[name]
-      if (value !== undefined && value !== null && value !== '') found[name] = String(value)
+      if (value !== undefined && value !== null && value !== '') parameters[name] = String(value)
     }
-    return found
+    return parameters
   }
 }
 
 export const homeRoute = createRoute({
   getParentRoute: () => root,
   path: '/',
-  validateSearch: texts('search', 'health', 'activity', 'owner', 'repository', 'sort'),
+  validateSearch: parseTexts('search', 'health', 'activity', 'owner', 'repository', 'sort'),
   component: Home,
 })
 
 export const sessionRoute = createRoute({
   getParentRoute: () => root,
   path: '/agents/$agentId',
-  validateSearch: texts('session', 'at', 'view', 'kinds', 'repeat', 'set'),
+  validateSearch: parseTexts('session', 'at', 'view', 'kinds', 'repeat', 'set'),
   component: lazyRouteComponent(() => loadCode(() => import('./routes/session')), 'SessionPage'),
 })
 
 export const ticketsRoute = createRoute({
   getParentRoute: () => root,
   path: '/tickets',
-  validateSearch: texts('status', 'severity', 'agent'),
+  validateSearch: parseTexts('status', 'severity', 'agent'),
   component: lazyRouteComponent(() => loadCode(() => import('./routes/tickets')), 'TicketsPage'),
 })
 
@@ -65,14 +65,14 @@ export const incidentRoute = createRoute({
 export const talkRoute = createRoute({
   getParentRoute: () => root,
   path: '/talk',
-  validateSearch: texts('agent', 'session', 'ticket', 'graph'),
+  validateSearch: parseTexts('agent', 'session', 'ticket', 'graph'),
   component: lazyRouteComponent(() => loadCode(() => import('./routes/talk')), 'TalkPage'),
 })
 
 export const operateRoute = createRoute({
   getParentRoute: () => root,
   path: '/operate/$section',
-  validateSearch: texts('search', 'state', 'agent', 'type'),
+  validateSearch: parseTexts('search', 'state', 'agent', 'type'),
   component: lazyRouteComponent(() => loadCode(() => import('./routes/operate')), 'OperatePage'),
 })
 
@@ -90,7 +90,7 @@ const shortRoutes = ['operate', 'operate/acting', 'actions', 'breakers', 'recove
 export const connectRoute = createRoute({
   getParentRoute: () => root,
   path: '/connect',
-  validateSearch: texts('client'),
+  validateSearch: parseTexts('client'),
   component: lazyRouteComponent(() => loadCode(() => import('./routes/connect')), 'ConnectPage'),
 })
 

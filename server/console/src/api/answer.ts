@@ -9,10 +9,10 @@ export interface StreamedAnswer {
 }
 
 /** Add the piece in a `queen_answer_delta` event. Piece 0 restarts the answer. */
-export function addPiece(known: StreamedAnswer | null, { data }: WatchedEvent): StreamedAnswer {
+export function addPiece(answer: StreamedAnswer | null, { data }: WatchedEvent): StreamedAnswer {
   const questionId = String(data.question_id)
   const text = String(data.text)
   if (data.index === 0) return { questionId, text, next: 1 }
-  if (known?.questionId !== questionId || known.next !== data.index) return { questionId, text: '', next: -1 }
-  return { questionId, text: known.text + text, next: known.next + 1 }
+  if (answer?.questionId !== questionId || answer.next !== data.index) return { questionId, text: '', next: -1 }
+  return { questionId, text: answer.text + text, next: answer.next + 1 }
 }

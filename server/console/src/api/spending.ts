@@ -29,25 +29,25 @@ function add(name: SeriesName, session: string, at: number, amount: number): voi
     coveredFrom = at
   }
   for (const key of [`${name}\n${session}`, `${name}\n${FLEET}`]) {
-    const known = series.get(key) ?? { newest: bar, bars: Array<number>(BARS).fill(0) }
-    series.set(key, known)
-    while (known.newest < bar) {
-      known.bars.shift()
-      known.bars.push(0)
-      known.newest = Math.max(known.newest + 1, bar - BARS)
+    const entry = series.get(key) ?? { newest: bar, bars: Array<number>(BARS).fill(0) }
+    series.set(key, entry)
+    while (entry.newest < bar) {
+      entry.bars.shift()
+      entry.bars.push(0)
+      entry.newest = Math.max(entry.newest + 1, bar - BARS)
     }
-    const place = BARS - 1 - (known.newest - bar)
-    if (place >= 0) known.bars[place]! += amount
+    const index = BARS - 1 - (entry.newest - bar)
+    if (index >= 0) entry.bars[index]! += amount
   }
 }
 
-function listBars(known: Series | undefined, now: number): readonly number[] {
-  if (!known) return []
-  const newest = Math.max(Math.floor(now / BAR_SECONDS), known.newest)
-  const past = newest - known.newest
-  if (past >= BARS) return []
+function listBars(entry: Series | undefined, now: number): readonly number[] {
+  if (!entry) return []
+  const newest = Math.max(Math.floor(now / BAR_SECONDS), entry.newest)
+  const missingBars = newest - entry.newest
+  if (missingBars >= BARS) return []
   const covered = Math.max(1, newest - Math.floor(coveredFrom / BAR_SECONDS) + 1)
-  return [...known.bars.slice(past), ...Array<number>(past).fill(0)].slice(-covered)
+  return [...entry.bars.slice(missingBars), ...Array<number>(missingBars).fill(0)].slice(-covered)
 }
 
 /** Count the progress, tokens and cost in an event. */

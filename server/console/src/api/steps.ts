@@ -26,21 +26,21 @@ export interface Log {
 export const createLog = ({ items, more, first, last, open, clocks, counts }: Steps): Log => ({ steps: items, more, first, last, open, clocks, counts })
 
 /** Add the page after the last known step. Steps that have ended since then move to their new position. */
-export function addNewer(known: Log, page: Steps): Log {
+export function addNewer(log: Log, page: Steps): Log {
   const { open, clocks, counts } = page
-  if (!page.items.length) return { ...known, open, clocks, counts }
+  if (!page.items.length) return { ...log, open, clocks, counts }
   const ids = new Set(page.items.map((step) => step.step_id))
-  return { ...known, steps: [...known.steps.filter((step) => !ids.has(step.step_id)), ...page.items], last: page.last ?? known.last, open, clocks, counts }
+  return { ...log, steps: [...log.steps.filter((step) => !ids.has(step.step_id)), ...page.items], last: page.last ?? log.last, open, clocks, counts }
 }
 
 /** Add the page before the first known step. */
-export function addOlder(known: Log, page: Steps): Log {
-  const ids = new Set(known.steps.map((step) => step.step_id))
-  return { ...known, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...known.steps], first: page.first ?? known.first, more: page.more }
+export function addOlder(log: Log, page: Steps): Log {
+  const ids = new Set(log.steps.map((step) => step.step_id))
+  return { ...log, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...log.steps], first: page.first ?? log.first, more: page.more }
 }
 
-function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}, limit = PAGE_SIZE): Promise<Steps> {
-  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit, ...place } } }))
+function readSteps(agentId: string, sessionId: string, cursor: { before?: string; after?: string } = {}, limit = PAGE_SIZE): Promise<Steps> {
+  return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit, ...cursor } } }))
 }
 
 export const stepsQuery = (agentId: string, sessionId: string) =>
@@ -67,9 +67,9 @@ export const stepsQuery = (agentId: string, sessionId: string) =>
     },
   })
 
-/** Read the steps before the known ones: one page, of the maximum size if `isMuch` is missing. */
-export const readOlder = (agentId: string, sessionId: string, log: Log, isMuch: boolean): Promise<Steps> =>
-  readSteps(agentId, sessionId, log.first ? { before: log.first } : {}, isMuch ? MAX_PAGE_SIZE : PAGE_SIZE)
+/** Read one page of steps before the first step of the log; with `isMaxPage`, a page of the maximum size. */
+export const readOlder = (agentId: string, sessionId: string, log: Log, isMaxPage: boolean): Promise<Steps> =>
+  readSteps(agentId, sessionId, log.first ? { before: log.first } : {}, isMaxPage ? MAX_PAGE_SIZE : PAGE_SIZE)
 
 /** The value of each detector at each moment of a session, with the given thresholds. */
 export const evaluationQuery = (agentId: string, sessionId: string, settings: Readonly<Record<string, number>>) =>

@@ -130,23 +130,23 @@ export function onEvent(listener: (event: WatchedEvent) => void): () => void {
 export function watch(queries: QueryClient): void {
   const stale = new Map<string, readonly unknown[]>()
   const timers: Partial<Record<keyof typeof REFETCH_INTERVALS, ReturnType<typeof setTimeout>>> = {}
-  let lost: ReturnType<typeof setTimeout> | undefined
+  let lostTimer: ReturnType<typeof setTimeout> | undefined
   let lastId = ''
 
   function refresh(pace: keyof typeof REFETCH_INTERVALS): void {
     delete timers[pace]
-    let isLeft = false
+    let hasRemaining = false
     for (const [id, key] of [...stale]) {
       if (BUSY_KEYS.has(key[0]) !== (pace === 'busy')) continue
       // A fetch in progress may miss the event. Restarting it each time would never end on a slow service.
       if (queries.isFetching({ queryKey: key })) {
-        isLeft = true
+        hasRemaining = true
         continue
       }
       stale.delete(id)
       void queries.invalidateQueries({ queryKey: key })
     }
-    if (isLeft) timers[pace] = setTimeout(() => refresh(pace), REFETCH_INTERVALS[pace])
+    if (hasRemaining) timers[pace] = setTimeout(() => refresh(pace), REFETCH_INTERVALS[pace])
   }
 
   function mark(key: readonly unknown[]): void {
@@ -156,11 +156,11 @@ export function watch(queries: QueryClient): void {
   }
 
   function receive(message: MessageEvent<string>): void {
-    alive()
+    restartSilenceTimer()
     lastId = message.lastEventId
     for (const topic of TOPICS[message.type] ?? []) mark([topic])
     const event = JSON.parse(message.data) as WatchedEvent
-    if (message.type !== 'agent_heartbeat' || isNews(event)) {
+    if (message.type !== 'agent_heartbeat' || isNewHeartbeat(event)) {
       if (event.agent_id) mark(['agent', event.agent_id])
       if (event.session_id) mark(['session', event.session_id])
     }
@@ -168,25 +168,25 @@ export function watch(queries: QueryClient): void {
   }
 
   // Most heartbeats repeat the previous one, so pages need not refetch.
-  const beats = new Map<string, string>()
+  const lastHeartbeats = new Map<string, string>()
 
-  function isNews({ agent_id, session_id, data }: WatchedEvent): boolean {
+  function isNewHeartbeat({ agent_id, session_id, data }: WatchedEvent): boolean {
     const key = `${agent_id}\n${session_id}`
-    const beat = JSON.stringify(data)
-    const known = beats.get(key)
-    if (beats.size > MAX_HEARTBEATS) beats.clear()
-    beats.set(key, beat)
-    return known !== beat
+    const heartbeat = JSON.stringify(data)
+    const previous = lastHeartbeats.get(key)
+    if (lastHeartbeats.size > MAX_HEARTBEATS) lastHeartbeats.clear()
+    lastHeartbeats.set(key, heartbeat)
+    return previous !== heartbeat
   }
 
   let source: EventSource | undefined
-  let silence: ReturnType<typeof setTimeout> | undefined
+  let silenceTimer: ReturnType<typeof setTimeout> | undefined
 
   /** Record that data arrived. A lost network may not close the connection, but then no data arrives. */
-  function alive(): void {
-    clearTimeout(silence)
-    silence = setTimeout(() => {
-      lose()
+  function restartSilenceTimer(): void {
+    clearTimeout(silenceTimer)
+    silenceTimer = setTimeout(() => {
+      markLost()
       // Requests in progress wait for the same network.
       void queries.cancelQueries()
       open()
@@ -194,37 +194,37 @@ export function watch(queries: QueryClient): void {
   }
 
   function close(): void {
-    clearTimeout(silence)
+    clearTimeout(silenceTimer)
     source?.close()
   }
 
-  function lose(): void {
+  function markLost(): void {
     const at = Date.now() / 1000
-    lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), LOST_AFTER_SECONDS * 1000)
+    lostTimer ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), LOST_AFTER_SECONDS * 1000)
   }
 
   function open(): void {
     close()
-    alive()
+    restartSilenceTimer()
     const types = Object.keys(TOPICS)
     const after = lastId && `&after=${encodeURIComponent(lastId)}`
     source = new EventSource(`/api/events?types=${types.join(',')}${after}`)
     for (const type of types) source.addEventListener(type, receive)
     source.addEventListener('alive', (message: MessageEvent<string>) => {
       lastId = message.lastEventId
-      alive()
+      restartSilenceTimer()
     })
     source.addEventListener('reset', () => void queries.invalidateQueries())
     source.onopen = () => {
-      alive()
-      clearTimeout(lost)
-      lost = undefined
+      restartSilenceTimer()
+      clearTimeout(lostTimer)
+      lostTimer = undefined
       setConnection({ state: 'live', lostAt: null })
       // Fetches before the stream opened may have missed an event, and a first fetch may have been cancelled.
       void queries.invalidateQueries({ predicate: (query) => query.state.fetchStatus !== 'idle' || query.state.status !== 'pending' || query.isActive() })
     }
     source.onerror = () => {
-      lose()
+      markLost()
       // A browser does not reconnect after a response that is not a stream, such as a proxy's error.
       if (source?.readyState !== EventSource.CLOSED) return
       setTimeout(open, 3000)
@@ -235,15 +235,15 @@ export function watch(queries: QueryClient): void {
 
   addEventListener('offline', () => {
     close()
-    lose()
+    markLost()
   })
   addEventListener('online', open)
 
   // A browser allows few connections to one service, and each tab uses one.
-  let hidden: ReturnType<typeof setTimeout> | undefined
+  let hiddenTimer: ReturnType<typeof setTimeout> | undefined
   document.addEventListener('visibilitychange', () => {
-    clearTimeout(hidden)
-    if (document.hidden) hidden = setTimeout(close, CLOSE_HIDDEN_AFTER_SECONDS * 1000)
+    clearTimeout(hiddenTimer)
+    if (document.hidden) hiddenTimer = setTimeout(close, CLOSE_HIDDEN_AFTER_SECONDS * 1000)
     else if (source?.readyState === EventSource.CLOSED) open()
   })
 

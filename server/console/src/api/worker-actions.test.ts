@@ -2,7 +2,7 @@ import { afterEach, beforeEach, expect, test, vi } from 'vitest'
 
 const showToast = vi.hoisted(() => vi.fn())
 vi.mock('../ui/toasts', () => ({ showToast }))
-vi.mock('../shell/user-name', () => ({ by: () => ({}) }))
+vi.mock('../shell/user-name', () => ({ getActor: () => ({}) }))
 const POST = vi.hoisted(() => vi.fn())
 vi.mock('./client', () => ({ POST, GET: vi.fn(), data: (answer: unknown) => answer, RequestError: Error }))
 

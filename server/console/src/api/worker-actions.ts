@@ -1,5 +1,5 @@
 import { words } from '../format'
-import { by } from '../shell/user-name'
+import { getActor } from '../shell/user-name'
 import { showToast } from '../ui/toasts'
 import { data, GET, POST, RequestError } from './client'
 import type { Intervention } from './schema'
@@ -26,20 +26,20 @@ export function showOutcome(what: string, { outcome, detail }: { outcome: Outcom
 
 /** Terminate a worker, and show the outcome. */
 export async function terminateWorker({ agentId, reason, ...target }: Target & { reason: string }): Promise<void> {
-  const result = await data(POST('/api/agents/{agent_id}/terminate', { params: { path: { agent_id: agentId } }, body: { reason, ...target, ...by() } }))
+  const result = await data(POST('/api/agents/{agent_id}/terminate', { params: { path: { agent_id: agentId } }, body: { reason, ...target, ...getActor() } }))
   showOutcome(`termination of ${agentId}`, result)
 }
 
 /** Nudge a worker, and show the outcome. If the message is empty, Queenright writes it. */
 export async function nudgeWorker({ agentId, message, ...target }: Target & { message: string }): Promise<void> {
-  const result = await data(POST('/api/agents/{agent_id}/nudge', { params: { path: { agent_id: agentId } }, body: { ...(message ? { message } : {}), ...target, ...by() } }))
+  const result = await data(POST('/api/agents/{agent_id}/nudge', { params: { path: { agent_id: agentId } }, body: { ...(message ? { message } : {}), ...target, ...getActor() } }))
   showOutcome(`nudge of ${agentId}`, result)
 }
 
 /** Approve or deny a termination that the queen requested, and return the text to show. */
 export async function answerApproval(approvalId: string, { agentId, ...target }: Target, verb: 'approve' | 'deny'): Promise<string> {
   const path = verb === 'approve' ? '/api/approvals/{approval_id}/approve' : '/api/approvals/{approval_id}/deny'
-  await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...target, ...by() } }))
+  await data(POST(path, { params: { path: { approval_id: approvalId } }, body: { ...target, ...getActor() } }))
   return verb === 'approve' ? `Approved: ${agentId} is being terminated.` : `Denied: ${agentId} continues.`
 }
 
@@ -49,7 +49,7 @@ export async function acknowledgeTickets(ids: readonly string[]): Promise<void> 
     const path = { params: { path: { ticket_id: ticketId } } }
     const ticket = await data(GET('/api/tickets/{ticket_id}', path))
     if (!ticket.actions.includes('acknowledge')) continue
-    await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } })).catch((error: unknown) => {
+    await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...getActor() } })).catch((error: unknown) => {
       // The ticket was closed or acknowledged in the meantime.
       if (!(error instanceof RequestError && error.status === 409)) throw error
     })

@@ -8,7 +8,7 @@ const ladder = (agent_id: string, what: string, acted_at: number | null): Status
 test('workers with the same action are one group, with the time of the last action', () => {
   const groups = groupByAction([ladder('a', 'could not be nudged', 10), ladder('b', 'nudge 1 sent', null), ladder('c', 'could not be nudged', 30)])
 
-  expect(groups.map(({ what, workers, at }) => [what, workers.map((one) => one.agent_id), at])).toEqual([
+  expect(groups.map(({ what, workers, at }) => [what, workers.map((worker) => worker.agent_id), at])).toEqual([
     ['could not be nudged', ['a', 'c'], 30],
     ['nudge 1 sent', ['b'], null],
   ])
@@ -19,7 +19,7 @@ test('storm, exhausted budget and notices are listed as limits', () => {
   const budget = { most: 10, used: 10, free_at: 160 }
 
   expect(listLimits({ storm, budget, notices: ['Rules apply.'] }, 130)).toEqual([
-    `A storm since ${timeOfDay(100)}: 7 workers worsened at once.`,
+    `A storm since ${timeOfDay(100)}: 7 workers got worse at the same time.`,
     'Limit of 10 interventions per minute reached; the next in 30\u00a0s.',
     'Rules apply.',
   ])

@@ -11,9 +11,9 @@ export interface ActionGroup {
 
 /** Group workers by their action, in the order of the first worker of each group. */
 export function groupByAction(ladders: readonly StatusLadder[]): ActionGroup[] {
-  const found = new Map<string, StatusLadder[]>()
-  for (const ladder of ladders) found.set(ladder.what, [...(found.get(ladder.what) ?? []), ladder])
-  return [...found].map(([what, workers]) => ({ what, workers, at: Math.max(...workers.map((one) => one.acted_at ?? 0)) || null }))
+  const workersByAction = new Map<string, StatusLadder[]>()
+  for (const ladder of ladders) workersByAction.set(ladder.what, [...(workersByAction.get(ladder.what) ?? []), ladder])
+  return [...workersByAction].map(([what, workers]) => ({ what, workers, at: Math.max(...workers.map((worker) => worker.acted_at ?? 0)) || null }))
 }
 
 /** Whether the actions of the last minute use up the budget. */
@@ -22,7 +22,7 @@ export const isBudgetSpent = ({ most, used }: Budget): boolean => most > 0 && us
 /** List what limits actions, as sentences. The emergency stop is shown separately. */
 export function listLimits({ storm, budget, notices }: Pick<Status['acting'], 'storm' | 'budget' | 'notices'>, now: number): readonly string[] {
   return [
-    ...(storm.since === null ? [] : [`A storm since ${timeOfDay(storm.since)}: ${counted(storm.workers, 'worker')} worsened at once.`]),
+    ...(storm.since === null ? [] : [`A storm since ${timeOfDay(storm.since)}: ${counted(storm.workers, 'worker')} got worse at the same time.`]),
     ...(isBudgetSpent(budget) && budget.free_at > now ? [`Limit of ${count(budget.most)} interventions per minute reached; the next in ${duration(budget.free_at - now)}.`] : []),
     ...notices,
   ]

@@ -6,7 +6,7 @@ import { callerQuery } from '../api/queries'
 import type { AttentionItem, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
 import { count, counted, duration, names, words } from '../format'
-import { by } from '../shell/user-name'
+import { getActor } from '../shell/user-name'
 import { useAction } from '../ui/toasts'
 import { Ago, Button, Clamped, Panel, ReadOnly, Shape, toneOf } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
@@ -36,7 +36,7 @@ function describeKind({ kind, severity }: AttentionItem): string {
 }
 
 /** The item of an open dialog. It does not change, even if another item takes its place. */
-interface Asked {
+interface OpenDialog {
   item: AttentionItem
   what: 'stop' | 'approve' | Decision
 }
@@ -50,35 +50,35 @@ interface Draft {
 /** The key of an item; for a waiting agent, it includes the question. */
 const itemKey = ({ item_id, kind, incarnation_id, question_id, since }: AttentionItem): string => (kind === 'question' ? `${item_id} ${incarnation_id} ${question_id || since}` : item_id)
 
-/** Items that need a person, with actions. With `isOnly`, an empty list is shown too. */
+/** Items that need a person, with actions. With `isOnly`, the panel is shown even if the list is empty. */
 export function NeedsYou({ list: { items, total }, isOnly = false }: { list: AttentionList; isOnly?: boolean }) {
-  const [asked, setAsked] = useState<Asked | null>(null)
+  const [dialog, setDialog] = useState<OpenDialog | null>(null)
   const [drafts, setDrafts] = useState<readonly Draft[]>([])
   const write = (item: AttentionItem, text: string): void => {
     setDrafts((before) => [...before.filter((draft) => itemKey(draft.item) !== itemKey(item)), ...(text ? [{ item, text }] : [])])
   }
   const open = new Set(items.map(itemKey))
   // Keep the draft of a reply, with a notice, when its question is no longer open.
-  const left = drafts.filter((draft) => !open.has(itemKey(draft.item)))
+  const orphanedDrafts = drafts.filter((draft) => !open.has(itemKey(draft.item)))
   const findText = (item: AttentionItem): string => drafts.find((draft) => itemKey(draft.item) === itemKey(item))?.text ?? ''
-  const [listed, held, showHeld] = useHeldItems(items)
+  const [listedItems, heldItems, showHeld] = useHeldItems(items)
   const mayAct = useQuery(callerQuery).data?.may_act
   const list = useRef<HTMLUListElement>(null)
   const hasFocus = useRef(false)
-  const shown = items.map((item) => item.item_id).join()
+  const itemIds = items.map((item) => item.item_id).join()
   // The focused item is gone. Continue from the list, not from the start of the page.
   useEffect(() => {
     if (hasFocus.current && document.activeElement === document.body) list.current?.focus({ preventScroll: true })
-  }, [shown])
+  }, [itemIds])
   return (
     <>
-      {(isOnly || total > 0 || left.length > 0) && (
+      {(isOnly || total > 0 || orphanedDrafts.length > 0) && (
         <Panel
           title={total ? `Needs you (${count(total)})` : 'Needs you'}
           aside={
             <>
               {mayAct === false && total > 0 && <ReadOnly />}
-              {held.length > 0 && (
+              {heldItems.length > 0 && (
                 <Button
                   small
                   look="primary"
@@ -87,7 +87,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
                     list.current?.focus({ preventScroll: true })
                   }}
                 >
-                  Show {count(held.length)} new
+                  Show {count(heldItems.length)} new
                 </Button>
               )}
             </>
@@ -104,16 +104,16 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
               if (relatedTarget || (target.isConnected && !target.matches(':disabled'))) hasFocus.current = false
             }}
           >
-            {[...listed, ...left.map((draft) => draft.item)].map((item) => (
-              <Item key={itemKey(item)} item={item} mayAct={mayAct} isOpen={open.has(itemKey(item))} draft={findText(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
+            {[...listedItems, ...orphanedDrafts.map((draft) => draft.item)].map((item) => (
+              <Item key={itemKey(item)} item={item} mayAct={mayAct} isOpen={open.has(itemKey(item))} draft={findText(item)} write={(text) => write(item, text)} ask={(what) => setDialog({ item, what })} />
             ))}
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
-            {held.length > 0 && !listed.length && !left.length && (
+            {heldItems.length > 0 && !listedItems.length && !orphanedDrafts.length && (
               <li className="calm">
-                <span className="clip">{held.map((item) => listAgents(item)).join(', ')}</span>
+                <span className="clip">{heldItems.map((item) => listAgents(item)).join(', ')}</span>
               </li>
             )}
-            {!total && !left.length && (
+            {!total && !orphanedDrafts.length && (
               <li className="calm">
                 <svg width="22" height="22" viewBox="0 0 22 22" fill="none" stroke="currentColor" strokeWidth="2" aria-hidden="true">
                   <circle cx="11" cy="11" r="9.5" />
@@ -125,7 +125,7 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
           </ul>
         </Panel>
       )}
-      {asked && <Dialog {...asked} isOpen={items.some((item) => item.item_id === asked.item.item_id)} onClose={() => setAsked(null)} />}
+      {dialog && <Dialog {...dialog} isOpen={items.some((item) => item.item_id === dialog.item.item_id)} onClose={() => setDialog(null)} />}
     </>
   )
 }
@@ -134,21 +134,21 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
  * Return the listed items, the held-back items, and a function that lists them. On a phone, new items would move the
  * whole page, including the button under a finger, so they are listed on request.
  */
-function useHeldItems(items: readonly AttentionItem[]): [listed: readonly AttentionItem[], held: readonly AttentionItem[], show: () => void] {
+function useHeldItems(items: readonly AttentionItem[]): [listed: readonly AttentionItem[], heldItems: readonly AttentionItem[], show: () => void] {
   const isPhone = useMatches(PHONE)
-  const [known, setKnown] = useState(() => new Set(items.map(itemKey)))
-  const held = isPhone ? items.filter((item) => !known.has(itemKey(item))) : []
-  const show = (): void => setKnown(new Set(items.map(itemKey)))
+  const [knownKeys, setKnownKeys] = useState(() => new Set(items.map(itemKey)))
+  const heldItems = isPhone ? items.filter((item) => !knownKeys.has(itemKey(item))) : []
+  const show = (): void => setKnownKeys(new Set(items.map(itemKey)))
   // Items that a wide screen lists stay when the screen becomes narrow.
-  if (!isPhone && items.some((item) => !known.has(itemKey(item)))) show()
-  return [items.filter((item) => !held.includes(item)), held, show]
+  if (!isPhone && items.some((item) => !knownKeys.has(itemKey(item)))) show()
+  return [items.filter((item) => !heldItems.includes(item)), heldItems, show]
 }
 
 const listAgents = ({ agents, agents_more }: AttentionItem): string => names(agents, agents_more)
 
 const toTarget = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })
 
-function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onClose: () => void }) {
+function Dialog({ item, what, isOpen, onClose }: OpenDialog & { isOpen: boolean; onClose: () => void }) {
   const target = toTarget(item)
   if (what === 'stop') return <TerminateWorker target={target} onClose={onClose} />
   return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} why={item.text} isOpen={isOpen} onClose={onClose} />
@@ -161,7 +161,7 @@ interface ItemProps {
   isOpen: boolean
   draft: string
   write: (text: string) => void
-  ask: (what: Asked['what']) => void
+  ask: (what: OpenDialog['what']) => void
 }
 
 function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
@@ -225,30 +225,30 @@ function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
 }
 
 function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
-  const left = at - useNow()
-  if (left <= 0) return null
-  const what = { permission: 'The agent asks in its own terminal', approval: 'Expires', escalation: 'Decided without you' }[kind as string] ?? 'Expires'
+  const seconds = at - useNow()
+  if (seconds <= 0) return null
+  const event = { permission: 'The agent asks in its own terminal', approval: 'Expires', escalation: 'Decided without you' }[kind as string] ?? 'Expires'
   return (
     <p className="muted number">
-      {what} in {duration(left)}
+      {event} in {duration(seconds)}
     </p>
   )
 }
 
-function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) => void }) {
+function Answers({ item, ask }: { item: AttentionItem; ask: (what: OpenDialog['what']) => void }) {
   const target = { session_id: item.session_id, incarnation_id: item.incarnation_id }
   const permission = useAction(async (decision: 'allow' | 'deny') => {
-    await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...target, ...by() } }))
+    await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...target, ...getActor() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
   const deny = useAction(() => answerApproval(item.item_id, toTarget(item), 'deny'))
   const acknowledge = useAction(async () => {
     if (item.kind === 'incident') {
       const { incidents } = await data(GET('/api/incidents'))
-      await acknowledgeTickets(incidents.find((one) => one.incident_id === item.item_id)?.ticket_ids ?? [])
+      await acknowledgeTickets(incidents.find((incident) => incident.incident_id === item.item_id)?.ticket_ids ?? [])
       return `Acknowledged the tickets of ${item.title}.`
     }
-    await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...by() } }))
+    await data(POST('/api/tickets/{ticket_id}/acknowledge', { params: { path: { ticket_id: item.ticket_id } }, body: { via: 'api', ...getActor() } }))
     return `Acknowledged the ticket of ${item.agent_id}.`
   })
   const busy = permission.isPending || deny.isPending || acknowledge.isPending

@@ -2,7 +2,7 @@ import { expect, test } from 'vitest'
 import { environment, GUIDES, telemetryAddress } from './connect-guides'
 
 const local = { otlp: 'http://127.0.0.1:4318', service: 'http://127.0.0.1:8420', needsToken: false }
-const codes = (id: string, place = local): string[] => GUIDES.find((one) => one.id === id)!.steps.flatMap((step) => (step.code ? [step.code(place)] : []))
+const codes = (id: string, place = local): string[] => GUIDES.find((guide) => guide.id === id)!.steps.flatMap((step) => (step.code ? [step.code(place)] : []))
 
 test('telemetry endpoint has the host of the page and the port of the settings', () => {
   expect(telemetryAddress({ hostname: 'queen.example' })).toBe('http://queen.example:4318')
@@ -31,5 +31,5 @@ test('snippet that imports a package has its install command', () => {
 })
 
 test('each guide has a unique name', () => {
-  expect(new Set(GUIDES.map((one) => one.id)).size).toBe(GUIDES.length)
+  expect(new Set(GUIDES.map((guide) => guide.id)).size).toBe(GUIDES.length)
 })

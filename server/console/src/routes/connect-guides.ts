@@ -38,11 +38,11 @@ export function environment({ otlp, needsToken }: Place, ...more: string[]): str
   ].join('\n')
 }
 
-function coding(name: 'claude-code' | 'codex' | 'gemini', { otlp, needsToken }: Place): string {
+function makeConnectCommand(name: 'claude-code' | 'codex' | 'gemini', { otlp, needsToken }: Place): string {
   return ['queenright connect', name, otlp === DEFAULT_OTLP ? '' : `--otlp-url ${otlp}`, needsToken ? '--token-file reporter.token' : ''].filter(Boolean).join(' ')
 }
 
-const check = (name: string, { service }: Place): string => `queenright connect ${name} --check${service === DEFAULT_SERVICE ? '' : ` --url ${service}`}`
+const makeCheckCommand = (name: string, { service }: Place): string => `queenright connect ${name} --check${service === DEFAULT_SERVICE ? '' : ` --url ${service}`}`
 
 function codingAgent(id: string, label: string, name: 'claude-code' | 'codex' | 'gemini', restart: string, note: string): Guide {
   return {
@@ -51,9 +51,9 @@ function codingAgent(id: string, label: string, name: 'claude-code' | 'codex' | 
     group: 'Coding agents',
     dialects: [id],
     steps: [
-      { text: 'Connect it. The command shows the changes to the settings before it writes them; `queenright disconnect` restores the files.', code: (place) => coding(name, place) },
+      { text: 'Connect it. The command shows the changes to the settings before it writes them; `queenright disconnect` restores the files.', code: (place) => makeConnectCommand(name, place) },
       { text: restart },
-      { text: 'To see in the terminal what has arrived and what is missing:', code: (place) => check(name, place) },
+      { text: 'To see in the terminal what has arrived and what is missing:', code: (place) => makeCheckCommand(name, place) },
     ],
     note,
   }
@@ -137,8 +137,8 @@ registerTelemetry(new OpenTelemetry());
     label: 'Any OpenTelemetry',
     group: 'Your own code',
     steps: [
-      { text: 'A program that exports spans of model and tool calls needs these variables only.', code: (place) => environment(place) },
-      { text: 'A Collector sends a copy of what it receives.', code: ({ otlp }) => `exporters:\n  otlphttp/queenright:\n    endpoint: ${otlp}\n\nservice:\n  pipelines:\n    traces: {exporters: [otlphttp/queenright]}\n    logs: {exporters: [otlphttp/queenright]}` },
+      { text: 'A program that exports spans of model and tool calls needs only these variables.', code: (place) => environment(place) },
+      { text: 'An OpenTelemetry Collector can send a copy of the telemetry that it receives.', code: ({ otlp }) => `exporters:\n  otlphttp/queenright:\n    endpoint: ${otlp}\n\nservice:\n  pipelines:\n    traces: {exporters: [otlphttp/queenright]}\n    logs: {exporters: [otlphttp/queenright]}` },
     ],
     note: 'If telemetry already goes to another backend, Queenright can forward it unchanged: `queenright up --otlp-forward http://backend:4318`',
   },

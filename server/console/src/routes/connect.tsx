@@ -19,7 +19,7 @@ const GROUPS = ['Coding agents', 'Frameworks', 'Your own code'] as const
 /** How to connect an agent, with commands to copy, and whether its data has arrived. */
 export function ConnectPage() {
   const { client = 'claude-code' } = useSearch({ from: '/connect' })
-  const guide = GUIDES.find((one) => one.id === client) ?? GUIDES[0]!
+  const guide = GUIDES.find((candidate) => candidate.id === client) ?? GUIDES[0]!
   useTitle(`Connect ${guide.label}`)
   const nav = useCurrentInView(guide.id)
   const caller = useQuery(callerQuery).data
@@ -38,10 +38,10 @@ export function ConnectPage() {
             <section key={group}>
               <h2>{group}</h2>
               <ul>
-                {GUIDES.filter((one) => one.group === group).map((one) => (
-                  <li key={one.id}>
-                    <Link to="/connect" search={{ client: one.id }} replace resetScroll={false} aria-current={one === guide ? 'page' : undefined}>
-                      {one.label}
+                {GUIDES.filter((candidate) => candidate.group === group).map((candidate) => (
+                  <li key={candidate.id}>
+                    <Link to="/connect" search={{ client: candidate.id }} replace resetScroll={false} aria-current={candidate === guide ? 'page' : undefined}>
+                      {candidate.label}
                     </Link>
                   </li>
                 ))}
@@ -70,7 +70,7 @@ export function ConnectPage() {
           {guide.note && <p className="connect-note">{withCode(guide.note)}</p>}
           {place.needsToken && (
             <p className="connect-note">
-              This service requires tokens: <code>queenright token create my-agent --role reporter</code> makes one for an agent.
+              This service requires tokens: <code>queenright token create my-agent --role reporter</code> creates a token for an agent.
             </p>
           )}
         </Panel>
@@ -87,9 +87,9 @@ function Arrival({ guide }: { guide: Guide }) {
   const found = useQuery(telemetryQuery)
   const [opened] = useState(() => Date.now() / 1000)
   const isCoding = guide.group === 'Coding agents'
-  const senders = (found.data?.sources ?? []).filter((one) => (guide.dialects ? guide.dialects.includes(one.dialect) : !CODING_AGENTS.some((name) => name === one.dialect)))
-  const arrived = senders.filter((one) => isCoding || one.first_seen >= opened - 1)
-  const refused = (found.data?.refused ?? []).filter((one) => one.last_seen >= opened - 60)
+  const senders = (found.data?.sources ?? []).filter((source) => (guide.dialects ? guide.dialects.includes(source.dialect) : !CODING_AGENTS.some((name) => name === source.dialect)))
+  const arrived = senders.filter((source) => isCoding || source.first_seen >= opened - 1)
+  const refused = (found.data?.refused ?? []).filter((source) => source.last_seen >= opened - 60)
   const earlier = senders.length - arrived.length
   return (
     <Panel
@@ -108,8 +108,8 @@ function Arrival({ guide }: { guide: Guide }) {
               First data has arrived
             </p>
             <ul>
-              {arrived.slice(0, 5).map((one) => (
-                <Sender key={`${one.service}/${one.dialect}`} sender={one} />
+              {arrived.slice(0, 5).map((source) => (
+                <Sender key={`${source.service}/${source.dialect}`} sender={source} />
               ))}
             </ul>
           </>
@@ -123,12 +123,12 @@ function Arrival({ guide }: { guide: Guide }) {
           </>
         )}
         {found.error && <p className="tone-failing">{found.error.message}</p>}
-        {refused.map((one) => (
-          <p key={`${one.path}/${one.status}`} className="remedy wrap">
+        {refused.map((source) => (
+          <p key={`${source.path}/${source.status}`} className="remedy wrap">
             <strong>
-              A request to {one.path} was refused ({one.status}) <Ago at={one.last_seen} />.
+              A request to {source.path} was refused ({source.status}) <Ago at={source.last_seen} />.
             </strong>{' '}
-            {one.reason}
+            {source.reason}
           </p>
         ))}
         <p className="muted">

@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest'
 import { timeOfDay } from '../format'
-import { describeActivity, knownFilters, sessionState } from './fleet-filters'
+import { describeActivity, splitFilters, sessionState } from './fleet-filters'
 
 test('invalid values are removed and listed', () => {
-  expect(knownFilters({ health: 'stuck,odd', activity: 'resting', sort: '-cost', owner: 'ada' })).toEqual({
-    known: { health: 'stuck', sort: '-cost', owner: 'ada' },
-    unknown: ['health odd', 'activity resting'],
+  expect(splitFilters({ health: 'stuck,odd', activity: 'resting', sort: '-cost', owner: 'ada' })).toEqual({
+    valid: { health: 'stuck', sort: '-cost', owner: 'ada' },
+    invalid: ['health odd', 'activity resting'],
   })
 })
 

@@ -18,20 +18,20 @@ export interface Filters {
 }
 
 /** Split filters into the valid ones, and the invalid values with their names. */
-export function knownFilters(filters: Filters): { known: Filters; unknown: string[] } {
-  const known = { ...filters }
-  const unknown: string[] = []
-  const keep = (name: 'health' | 'activity' | 'sort', isKnown: (value: string) => boolean): void => {
+export function splitFilters(filters: Filters): { valid: Filters; invalid: string[] } {
+  const valid = { ...filters }
+  const invalid: string[] = []
+  const keep = (name: 'health' | 'activity' | 'sort', isValid: (value: string) => boolean): void => {
     const values = filters[name]?.split(',').map((value) => value.trim()).filter(Boolean) ?? []
-    unknown.push(...values.filter((value) => !isKnown(value)).map((value) => `${name} ${value}`))
-    const kept = values.filter(isKnown).join(',')
-    if (kept) Object.assign(known, { [name]: kept })
-    else delete known[name]
+    invalid.push(...values.filter((value) => !isValid(value)).map((value) => `${name} ${value}`))
+    const kept = values.filter(isValid).join(',')
+    if (kept) Object.assign(valid, { [name]: kept })
+    else delete valid[name]
   }
   keep('health', (value) => HEALTH.some((one) => one === value))
   keep('activity', (value) => ACTIVITY.some((one) => one === value))
   keep('sort', (value) => ORDERS.includes(value.replace(/^-/, '')))
-  return { known, unknown }
+  return { valid, invalid }
 }
 
 /** The outcome of an ended session, or the health of a running one. */

@@ -12,7 +12,7 @@ import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { Ignored, isTyping, SearchInput } from '../ui/filters'
 import { PHONE, useMatches } from '../ui/media'
-import { ACTIVITY, describeActivity, HEALTH, knownFilters, RUNNING, sessionState } from './fleet-filters'
+import { ACTIVITY, describeActivity, HEALTH, RUNNING, sessionState, splitFilters } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
 const PAGE_SIZE = 60
@@ -29,13 +29,13 @@ const FIRST: Place = { cursor: '', index: 0 }
 
 /** Return the last earlier position at which a list of `total` rows may have rows. */
 function placeBefore(place: Place, total: number): Place {
-  let found = place.before ?? FIRST
-  while (found.before && found.index * PAGE_SIZE >= total) found = found.before
-  return found
+  let candidate = place.before ?? FIRST
+  while (candidate.before && candidate.index * PAGE_SIZE >= total) candidate = candidate.before
+  return candidate
 }
 
 export function Fleet() {
-  const { known: filters, unknown } = knownFilters(useSearch({ from: '/' }) as Filters)
+  const { valid: filters, invalid } = splitFilters(useSearch({ from: '/' }) as Filters)
   const navigate = useNavigate()
   const change = (next: Partial<Filters>): void => {
     const search = Object.fromEntries(Object.entries({ ...filters, ...next }).filter(([, value]) => value))
@@ -105,7 +105,7 @@ export function Fleet() {
           </button>
         )}
       </div>
-      <Ignored values={unknown} onRemove={() => change({})} />
+      <Ignored values={invalid} onRemove={() => change({})} />
       {fleet.error && !first ? (
         <ReadError error={fleet.error} retry={() => void fleet.refetch()} />
       ) : !first ? (
@@ -138,7 +138,7 @@ export function Fleet() {
 }
 
 /** Maximum owners and repositories that the service counts. */
-const MOST_NAMES = 50
+const MAX_NAMES = 50
 
 function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {
   if (!options.length && !value) return null
@@ -151,7 +151,7 @@ function Choice({ label, value, options, onChange }: { label: string; value: str
           {name} ({count(total)})
         </option>
       ))}
-      {options.length >= MOST_NAMES && <option disabled>Others: search for the name</option>}
+      {options.length >= MAX_NAMES && <option disabled>Others: search for the name</option>}
     </select>
   )
 }
@@ -257,15 +257,15 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
         </span>
       </span>
       <span role="cell" className="number">
-        <Burn row={row} series="progress" />
+        <SessionSparkline row={row} series="progress" />
         <Ago at={row.last_progress} />
       </span>
       <span role="cell" className="number hides hides-small">
-        <Burn row={row} series="tokens" />
+        <SessionSparkline row={row} series="tokens" />
         {count(row.tokens)}
       </span>
       <span role="cell" className="number">
-        <Burn row={row} series="cost" />
+        <SessionSparkline row={row} series="cost" />
         {money(row.cost_usd)}
       </span>
     </div>
@@ -287,7 +287,7 @@ function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
 }
 
 /** Progress or spending of a session in the last two minutes. */
-function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
+function SessionSparkline({ row, series }: { row: AgentRow; series: SeriesName }) {
   const bars = sessionBars(series, row.agent_id, row.session_id, useNow())
   const { unit, format } = RATES.find((rate) => rate.series === series)!
   if (row.ended || !total(bars)) return null
@@ -295,11 +295,11 @@ function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
 }
 
 /** Round, because a rate over part of a minute has fractions. */
-const whole = (value: number): string => count(Math.round(value))
+const formatWhole = (value: number): string => count(Math.round(value))
 
 const RATES: readonly { series: SeriesName; label: string; unit: string; format: (value: number) => string }[] = [
-  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: whole },
-  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: whole },
+  { series: 'progress', label: 'Progress', unit: 'accepted steps and checkpoints', format: formatWhole },
+  { series: 'tokens', label: 'Tokens', unit: 'tokens', format: formatWhole },
   { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
 ]
 

@@ -9,7 +9,7 @@ import { layout, NODE } from './graph-layout'
 export function Graph({ agentId, graphId, session }: { agentId: string; graphId: string; session: string }) {
   const runs = useQuery(sessionQuery(agentId, session)).data?.runs ?? []
   const scroller = useRef<HTMLDivElement>(null)
-  const found = useQuery({
+  const result = useQuery({
     queryKey: ['agent', agentId, 'graph', graphId],
     queryFn: async () => {
       const path = { agent_id: agentId, graph_id: graphId }
@@ -17,25 +17,25 @@ export function Graph({ agentId, graphId, session }: { agentId: string; graphId:
       return Promise.all(nodes.map((node) => data(GET('/api/agents/{agent_id}/graphs/{graph_id}/nodes/{node_id}', { params: { path: { ...path, node_id: node.node_id } } }))))
     },
   })
-  const activeId = found.data?.find((node) => node.running || node.waiting_for_user)?.node_id
+  const activeId = result.data?.find((node) => node.running || node.waiting_for_user)?.node_id
   useEffect(() => {
     if (activeId) scroller.current?.querySelector('.running, .waits')?.scrollIntoView({ block: 'nearest', inline: 'nearest' })
   }, [activeId])
-  if (found.error) return <ReadError error={found.error} retry={() => void found.refetch()} />
-  if (!found.data) return <Loading />
-  const nodes = found.data
+  if (result.error) return <ReadError error={result.error} retry={() => void result.refetch()} />
+  if (!result.data) return <Loading />
+  const nodes = result.data
   const edges = nodes.flatMap((node) => node.edges_out)
-  const drawn = layout(nodes.map((node) => node.node_id), edges, nodes.filter((node) => node.entry_points.length).map((node) => node.node_id))
-  const place = new Map(drawn.nodes.map((node) => [node.id, node]))
+  const picture = layout(nodes.map((node) => node.node_id), edges, nodes.filter((node) => node.entry_points.length).map((node) => node.node_id))
+  const positions = new Map(picture.nodes.map((node) => [node.id, node]))
   const active = nodes.filter((node) => node.running || node.waiting_for_user)
   const summary = active.length ? active.map((node) => `${node.node_id} ${node.waiting_for_user ? 'waits for a user' : 'is running'}`).join(', ') : 'no node is running'
   const visited = new Set(runs.filter((run) => run.graph_id === graphId).flatMap((run) => run.path))
   return (
     <div ref={scroller} className="graph" role="group" aria-label={`Graph ${graphId}`} tabIndex={0}>
-      <svg width={drawn.width + 4} height={drawn.height + 44} viewBox={`-2 -22 ${drawn.width + 4} ${drawn.height + 44}`} role="img" aria-label={`${summary}${visited.size ? `; completed: ${[...visited].join(', ')}` : ''}`}>
+      <svg width={picture.width + 4} height={picture.height + 44} viewBox={`-2 -22 ${picture.width + 4} ${picture.height + 44}`} role="img" aria-label={`${summary}${visited.size ? `; completed: ${[...visited].join(', ')}` : ''}`}>
         {edges.map((edge) => {
-          const from = place.get(edge.source)
-          const to = place.get(edge.target)
+          const from = positions.get(edge.source)
+          const to = positions.get(edge.target)
           if (!from || !to) return null
           const forward = to.x > from.x
           const y = [from.y + NODE.height / 2, to.y + NODE.height / 2] as const
@@ -54,7 +54,7 @@ export function Graph({ agentId, graphId, session }: { agentId: string; graphId:
           )
         })}
         {nodes.map((node) => {
-          const at = place.get(node.node_id)
+          const at = positions.get(node.node_id)
           if (!at) return null
           return (
             <g key={node.node_id} transform={`translate(${at.x} ${at.y})`} className={node.waiting_for_user ? 'waits' : node.running ? 'running' : visited.has(node.node_id) ? 'visited' : ''}>

@@ -12,15 +12,15 @@ const SAME_SECONDS = 60
 export function mergeTimelines(tickets: readonly Ticket[], timelines: readonly Timeline[]): IncidentEntry[] {
   const all = timelines
     .flatMap(({ timeline }, index) => timeline.map((entry) => ({ ...entry, ticket: tickets[index]! })))
-    .sort((one, other) => one.at - other.at)
+    .sort((a, b) => a.at - b.at)
   const merged: (IncidentEntry & { tickets: Ticket[] })[] = []
   const latest = new Map<string, (typeof merged)[number]>()
   for (const { ticket, ...entry } of all) {
     // An event of a worker is in the timelines of all its tickets.
     const key = entry.event_id || `${entry.what}\n${entry.text}\n${entry.by}`
-    const known = latest.get(key)
-    if (known && entry.at - known.at <= SAME_SECONDS) {
-      if (!known.tickets.includes(ticket)) known.tickets.push(ticket)
+    const same = latest.get(key)
+    if (same && entry.at - same.at <= SAME_SECONDS) {
+      if (!same.tickets.includes(ticket)) same.tickets.push(ticket)
       continue
     }
     const added = { ...entry, tickets: [ticket] }
@@ -55,5 +55,5 @@ export function listRunbooks(tickets: readonly Pick<Ticket, 'kind' | 'words_kind
     const name = RUNBOOKS[words_kind ?? kind]
     if (name) counts.set(name, (counts.get(name) ?? 0) + 1)
   }
-  return [...[...counts].sort(([, one], [, other]) => other - one).map(([name]) => name), 'QueenrightIntervention']
+  return [...[...counts].sort(([, a], [, b]) => b - a).map(([name]) => name), 'QueenrightIntervention']
 }

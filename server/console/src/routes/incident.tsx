@@ -14,18 +14,18 @@ import { mergeTimelines, listRunbooks } from './incident-timeline'
 import type { IncidentEntry } from './incident-timeline'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
-import { Entry, Notified, Traces } from './ticket'
+import { Entry, Notifications, Traces } from './ticket'
 import { SilenceTickets } from './worker-dialogs'
 
 /** An incident: its tickets, notifications, and actions on all tickets. */
 export function IncidentPage() {
   const { incidentId } = useParams({ from: '/incidents/$incidentId' })
-  const found = useQuery(incidentsQuery)
-  const incident = found.data?.incidents.find((one) => one.incident_id === incidentId)
+  const incidents = useQuery(incidentsQuery)
+  const incident = incidents.data?.incidents.find((candidate) => candidate.incident_id === incidentId)
   useTitle(incident ? `Incident: ${describeCause(incident)}` : 'Incident')
-  if (incident) return <Shown incident={incident} />
-  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
-  if (!found.data) return <Loading rows={8} />
+  if (incident) return <IncidentView incident={incident} />
+  if (incidents.error && !incidents.data) return <ReadError error={incidents.error} retry={() => void incidents.refetch()} />
+  if (!incidents.data) return <Loading rows={8} />
   return (
     <Empty isPage title="Incident not found">
       <p>Incidents are listed for seven days; the tickets stay.</p>
@@ -36,7 +36,7 @@ export function IncidentPage() {
   )
 }
 
-function Shown({ incident }: { incident: Incident }) {
+function IncidentView({ incident }: { incident: Incident }) {
   const now = useNow()
   const tickets = useChildren(incident.ticket_ids)
   const isOpen = !incident.closed_at
@@ -79,7 +79,7 @@ function Shown({ incident }: { incident: Incident }) {
               <dd className="mono">{incident.incident_id}</dd>
             </dl>
           </Panel>
-          {tickets.data && <Notified tickets={tickets.data} />}
+          {tickets.data && <Notifications tickets={tickets.data} />}
           <QueenChat key={incident.incident_id} about={{ ticketId: incident.incident_id }} />
         </div>
       </div>
@@ -90,16 +90,16 @@ function Shown({ incident }: { incident: Incident }) {
 /** Events of the tickets, with interventions and notifications. */
 function Timeline({ tickets, more }: { tickets: readonly Ticket[]; more: number }) {
   const ids = tickets.map((ticket) => ticket.ticket_id)
-  const found = useQuery({
+  const timelines = useQuery({
     queryKey: ['tickets', 'timelines', ...ids],
     queryFn: () => Promise.all(ids.map((id) => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: id } } })))),
   })
-  const entries = found.data ? mergeTimelines(tickets, found.data) : []
+  const entries = timelines.data ? mergeTimelines(tickets, timelines.data) : []
   return (
     <Panel title="Timeline" aside={entries.length > 0 && <span className="muted number">{counted(entries.length, 'event')}</span>}>
-      {found.error && !found.data ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
-      ) : !found.data ? (
+      {timelines.error && !timelines.data ? (
+        <ReadError error={timelines.error} retry={() => void timelines.refetch()} />
+      ) : !timelines.data ? (
         <Loading />
       ) : (
         <ol className="history long-history">
@@ -132,11 +132,11 @@ function Actions({ incident, tickets }: { incident: Incident; tickets: readonly 
   const mayAct = useQuery(callerQuery).data?.may_act
   const [silencing, setSilencing] = useState<readonly string[] | null>(null)
   const acknowledge = useAcknowledgeAll(incident)
-  const open = tickets.filter((one) => !one.closed_at)
-  const shown = new Set(tickets.map((one) => one.ticket_id))
+  const open = tickets.filter((candidate) => !candidate.closed_at)
+  const shownIds = new Set(tickets.map((candidate) => candidate.ticket_id))
   // The tickets that are not shown may be open.
-  const others = incident.ticket_ids.filter((id) => !shown.has(id))
-  const notSilenced = [...open.filter((one) => !one.silenced).map((one) => one.ticket_id), ...others]
+  const others = incident.ticket_ids.filter((id) => !shownIds.has(id))
+  const notSilenced = [...open.filter((candidate) => !candidate.silenced).map((candidate) => candidate.ticket_id), ...others]
   const mayNotify = useQuery(alertmanagerQuery).data
   if (mayAct === undefined || (incident.closed_at && !silencing)) return null
   if (!mayAct)

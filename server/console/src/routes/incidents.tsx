@@ -13,8 +13,8 @@ import './tickets.css'
 
 /** Causes that several workers share, with their tickets. */
 export function IncidentsPage() {
-  const found = useQuery(incidentsQuery)
-  const incidents = found.data?.incidents ?? []
+  const result = useQuery(incidentsQuery)
+  const incidents = result.data?.incidents ?? []
   useTitle('Incidents')
   return (
     <>
@@ -23,9 +23,9 @@ export function IncidentsPage() {
       </div>
       <div className="ticket-page">
         <div className="stack">
-          {found.error && !found.data ? (
-            <ReadError error={found.error} retry={() => void found.refetch()} />
-          ) : !found.data ? (
+          {result.error && !result.data ? (
+            <ReadError error={result.error} retry={() => void result.refetch()} />
+          ) : !result.data ? (
             <Loading rows={5} />
           ) : incidents.length === 0 ? (
             <section className="panel">
@@ -78,7 +78,7 @@ export function useAcknowledgeAll(incident: Incident) {
 }
 
 /** Whether all tickets are known and none can be acknowledged. */
-export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => !one.actions.includes('acknowledge'))
+export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((ticket) => !ticket.actions.includes('acknowledge'))
 
 function IncidentItem({ incident }: { incident: Incident }) {
   const status = incidentStatus(incident)
@@ -118,17 +118,17 @@ const SHOWN = 20
 
 /** Read the first tickets of a list of ids. */
 export function useChildren(ids: readonly string[]) {
-  const shown = ids.slice(0, SHOWN)
+  const shownIds = ids.slice(0, SHOWN)
   return useQuery({
-    queryKey: ['tickets', 'children', ...shown],
-    queryFn: () => Promise.all(shown.map((id) => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } })))),
+    queryKey: ['tickets', 'children', ...shownIds],
+    queryFn: () => Promise.all(shownIds.map((id) => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: id } } })))),
   })
 }
 
 export function Children({ ids }: { ids: readonly string[] }) {
-  const found = useChildren(ids)
-  if (!found.data) return found.error ? <ReadError error={found.error} /> : <Loading rows={2} />
-  return <TicketList tickets={found.data} more={ids.length - found.data.length} />
+  const result = useChildren(ids)
+  if (!result.data) return result.error ? <ReadError error={result.error} /> : <Loading rows={2} />
+  return <TicketList tickets={result.data} more={ids.length - result.data.length} />
 }
 
 export function TicketList({ tickets, more = 0 }: { tickets: readonly Ticket[]; more?: number }) {

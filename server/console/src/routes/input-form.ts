@@ -23,7 +23,7 @@ export interface InputSchema {
 
 /** Return the non-null type of a nullable property. */
 function resolveNullable(property: Property): Property {
-  const others = property.anyOf?.filter((one) => one.type !== 'null')
+  const others = property.anyOf?.filter((alternative) => alternative.type !== 'null')
   return others?.length === 1 ? { ...property, ...others[0] } : property
 }
 
@@ -33,8 +33,8 @@ const formatValue = (value: unknown): string => (typeof value === 'string' ? val
 
 /** Return the form fields for an input. */
 export function createFields({ properties = {}, required = [] }: InputSchema): Field[] {
-  return Object.entries(properties).map(([name, given]) => {
-    const property = resolveNullable(given)
+  return Object.entries(properties).map(([name, declared]) => {
+    const property = resolveNullable(declared)
     const isRequired = required.includes(name)
     const { type, minimum, maximum, examples } = property
     const choices = listChoices(property)
@@ -71,8 +71,8 @@ export function createFields({ properties = {}, required = [] }: InputSchema): F
  */
 export function readInput(schema: InputSchema, values: Readonly<Record<string, string>>): Record<string, unknown> {
   const input: Record<string, unknown> = {}
-  for (const [name, given] of Object.entries(schema.properties ?? {})) {
-    const property = resolveNullable(given)
+  for (const [name, declared] of Object.entries(schema.properties ?? {})) {
+    const property = resolveNullable(declared)
     const text = values[name] ?? ''
     if (property.type === 'boolean') input[name] = text !== ''
     else if (text !== '') input[name] = parseValue(name, property, text)

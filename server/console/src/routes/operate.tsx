@@ -27,7 +27,7 @@ const SECTIONS = [
 export function OperatePage() {
   const { section } = useParams({ from: '/operate/$section' })
   const nav = useCurrentInView(section)
-  const shown = SECTIONS.find((one) => one.id === section)
+  const shown = SECTIONS.find((candidate) => candidate.id === section)
   useTitle(shown?.label ?? 'Operate')
   return (
     <div className="operate">

@@ -5,7 +5,7 @@ import type { StreamedAnswer } from '../api/answer'
 import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import { onEvent } from '../api/watch'
-import { by } from '../shell/user-name'
+import { getActor } from '../shell/user-name'
 import { Ago, Button, Loading, Panel, ReadError, withCode } from '../ui/basics'
 import './talk.css'
 
@@ -19,8 +19,8 @@ const read = (about: Subject) =>
 
 const send = (about: Subject, message: string, signal: AbortSignal) =>
   'ticketId' in about
-    ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...by() }, signal })
-    : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...by() }, signal })
+    ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...getActor() }, signal })
+    : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...getActor() }, signal })
 
 /** A chat with the queen about a ticket or a session. */
 export function QueenChat({ about }: { about: Subject }) {
@@ -31,7 +31,7 @@ export function QueenChat({ about }: { about: Subject }) {
   })
   const [text, setText] = useState('')
   const answer = useStreamedAnswer(about)
-  const isWriting = answer !== null && !chat.data?.messages.some((one) => one.role === 'queen' && one.question_id === answer.questionId)
+  const isWriting = answer !== null && !chat.data?.messages.some(({ role, question_id }) => role === 'queen' && question_id === answer.questionId)
   // Leaving the page ends the request. The answer is still stored.
   const leaving = useRef<AbortController>(null)
   useEffect(() => () => leaving.current?.abort(), [])
@@ -118,8 +118,8 @@ function useStreamedAnswer(about: Subject): StreamedAnswer | null {
     const subject = JSON.parse(key) as Subject
     return onEvent((event) => {
       const { ticket_id, agent_id, session_id } = event.data
-      const isMeant = 'ticketId' in subject ? ticket_id === subject.ticketId : !ticket_id && agent_id === subject.agentId && session_id === subject.sessionId
-      if (event.type === 'queen_answer_delta' && isMeant) setAnswer((known) => addPiece(known, event))
+      const isAboutSubject = 'ticketId' in subject ? ticket_id === subject.ticketId : !ticket_id && agent_id === subject.agentId && session_id === subject.sessionId
+      if (event.type === 'queen_answer_delta' && isAboutSubject) setAnswer((current) => addPiece(current, event))
     })
   }, [key])
   return answer

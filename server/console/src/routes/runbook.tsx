@@ -12,11 +12,11 @@ const TAGS: Record<string, string> = {
 }
 
 /** Convert the nodes of a document to elements. Only the tags above and links are kept, without attributes. */
-function elements(nodes: Iterable<Node>): ReactNode[] {
+function renderNodes(nodes: Iterable<Node>): ReactNode[] {
   return [...nodes].map((node, index) => {
     if (node.nodeType === Node.TEXT_NODE) return node.textContent
     if (!(node instanceof HTMLElement)) return null
-    const children = elements(node.childNodes)
+    const children = renderNodes(node.childNodes)
     const href = node.tagName === 'A' ? node.getAttribute('href') : null
     if (href && /^(https?:\/\/|\/)/.test(href)) return createElement('a', { key: index, href, className: 'link' }, ...children)
     const tag = TAGS[node.tagName]
@@ -35,13 +35,13 @@ async function readRunbook(name: string): Promise<ReactNode[]> {
     const href = link.getAttribute('href') ?? ''
     if (/^\w+$/.test(href)) link.setAttribute('href', `/runbooks/${href}`)
   }
-  return elements(main?.childNodes ?? [])
+  return renderNodes(main?.childNodes ?? [])
 }
 
 /** A runbook that expands in the page. */
 export function Runbook({ name, isOpen = false }: { name: string; isOpen?: boolean }) {
   const [open, setOpen] = useState(isOpen)
-  const found = useQuery({ queryKey: ['runbook', name], queryFn: () => readRunbook(name), enabled: open, staleTime: Infinity, structuralSharing: false })
+  const result = useQuery({ queryKey: ['runbook', name], queryFn: () => readRunbook(name), enabled: open, staleTime: Infinity, structuralSharing: false })
   return (
     <details className="panel runbook" open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
       <summary>
@@ -50,7 +50,7 @@ export function Runbook({ name, isOpen = false }: { name: string; isOpen?: boole
       </summary>
       {open && (
         <div className="prose">
-          {found.error ? <ReadError error={found.error} retry={() => void found.refetch()} /> : (found.data ?? <Loading rows={5} />)}
+          {result.error ? <ReadError error={result.error} retry={() => void result.refetch()} /> : (result.data ?? <Loading rows={5} />)}
         </div>
       )}
     </details>

@@ -18,14 +18,14 @@ import { QueenChat, sendOnEnter } from './queen'
 
 /** Conversations with the agents that are loaded in the service, and with the queen about a ticket. */
 export function TalkPage() {
-  const { agent = '', session: given = '', ticket, graph = '' } = useSearch({ from: '/talk' })
+  const { agent = '', session: requestedSession = '', ticket, graph = '' } = useSearch({ from: '/talk' })
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
-  const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
+  const slot = slots.find((candidate) => candidate.agent_id === agent) ?? (agent ? undefined : slots[0])
   // Without an agent in the URL, show an active conversation first.
-  const isFirstLook = !agent && !given
+  const isFirstLook = !agent && !requestedSession
   const sessions = useQuery({ ...sessionsQuery(slot?.agent_id ?? ''), enabled: isFirstLook && slot !== undefined })
-  const session = given || (isFirstLook && sessions.data?.sessions.find((row) => row.status === 'active')?.session_id) || ''
+  const session = requestedSession || (isFirstLook && sessions.data?.sessions.find((row) => row.status === 'active')?.session_id) || ''
   useTitle(agent ? `Talk with ${agent}` : 'Talk')
   return (
     <>
@@ -40,12 +40,12 @@ export function TalkPage() {
             <Loading />
           ) : (
             <ul className="list">
-              {slots.map((one) => (
-                <li key={one.agent_id}>
-                  <Link to="/talk" search={{ agent: one.agent_id }} aria-current={one === slot ? 'true' : undefined}>
-                    <strong className="wrap">{one.agent_id}</strong>
-                    <small className="clip" title={one.description}>
-                      {one.description || one.goal}
+              {slots.map((candidate) => (
+                <li key={candidate.agent_id}>
+                  <Link to="/talk" search={{ agent: candidate.agent_id }} aria-current={candidate === slot ? 'true' : undefined}>
+                    <strong className="wrap">{candidate.agent_id}</strong>
+                    <small className="clip" title={candidate.description}>
+                      {candidate.description || candidate.goal}
                     </small>
                   </Link>
                 </li>
@@ -93,12 +93,12 @@ const graphTitle = (slot: AgentSlot, graph: string): string => {
 function LoadAgent() {
   const caller = useQuery(callerQuery).data
   const [open, setOpen] = useState(false)
-  const found = useQuery({ queryKey: ['loaded', 'discover'], queryFn: () => data(GET('/api/discover')), enabled: open })
+  const discovered = useQuery({ queryKey: ['loaded', 'discover'], queryFn: () => data(GET('/api/discover')), enabled: open })
   const navigate = useNavigate()
   const [path, setPath] = useState('')
   if (!caller?.may_manage) return null
-  const choices = (found.data?.agents ?? []).filter((one) => !one.loaded && !one.problem)
-  const chosen = choices.find((one) => one.path === path) ?? choices[0]
+  const choices = (discovered.data?.agents ?? []).filter((candidate) => !candidate.loaded && !candidate.problem)
+  const chosenAgent = choices.find((candidate) => candidate.path === path) ?? choices[0]
   return (
     <>
       <Button small onPress={() => setOpen(true)}>
@@ -107,14 +107,14 @@ function LoadAgent() {
       {open && (
         <ConfirmDialog
           title="Load an agent"
-          lead={found.data ? `${counted(choices.length, 'agent')} found in ${found.data.roots.join(', ') || 'no folder: set agents.roots'}.` : 'Looking for agents…'}
+          lead={discovered.data ? `${counted(choices.length, 'agent')} found in ${discovered.data.roots.join(', ') || 'no folder: set agents.roots'}.` : 'Looking for agents…'}
           fields={[
             choices.length
-              ? { name: 'path', label: 'Agent', options: choices.map((one) => ({ value: one.path, label: `${one.name} (${one.path})` })), onChange: setPath }
+              ? { name: 'path', label: 'Agent', options: choices.map((candidate) => ({ value: candidate.path, label: `${candidate.name} (${candidate.path})` })), onChange: setPath }
               : { name: 'path', label: 'Folder', required: true, hint: 'A folder below agents.roots.' },
             { name: 'model', label: 'Model', hint: 'A litellm model. Without one, the agent uses its own.' },
           ]}
-          target={chosen && <Needs agent={chosen} />}
+          target={chosenAgent && <AgentRequirements agent={chosenAgent} />}
           confirm="Load"
           run={async ({ path = '', model }) => {
             const slot = await data(POST('/api/agents', { body: { path, ...(model ? { model } : {}) } }))
@@ -129,7 +129,7 @@ function LoadAgent() {
 }
 
 /** What an agent needs before it can run, according to its files. */
-function Needs({ agent }: { agent: DiscoveredAgent }) {
+function AgentRequirements({ agent }: { agent: DiscoveredAgent }) {
   return (
     <div role="status">
       {agent.description && <p className="wrap">{agent.description}</p>}
@@ -171,13 +171,13 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   const typing = useTyping(agentId, session)
   const attention = useQuery({ ...attentionOfQuery(agentId, session), enabled: session !== '' })
   const question = attention.data?.items.find((item) => item.kind === 'question' && item.can_answer)
-  const asked = question?.question_id ?? ''
+  const openQuestionId = question?.question_id ?? ''
   /** The question that was open when the user began to write. */
   const [about, setAbout] = useState('')
-  const isLate = text !== '' && about !== '' && about !== asked
+  const isLate = text !== '' && about !== '' && about !== openQuestionId
   const send = useAction(async (message: string) => {
     setText('')
-    const body = { message, graph_id: graph, ...(session ? { session_id: session } : {}), ...(asked ? { question_id: asked } : {}) }
+    const body = { message, graph_id: graph, ...(session ? { session_id: session } : {}), ...(openQuestionId ? { question_id: openQuestionId } : {}) }
     const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body })).catch((error: unknown) => {
       setText((newer) => newer || message)
       throw error
@@ -217,7 +217,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
             {isLate && (
               <div className="row spread late">
                 <span role="status">The question that you were answering is no longer open. Your text was not sent.</span>
-                <Button small onPress={() => setAbout(asked)}>
+                <Button small onPress={() => setAbout(openQuestionId)}>
                   {question ? 'Use it for the new question' : 'Use it as a message'}
                 </Button>
               </div>
@@ -230,7 +230,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
               placeholder={question ? 'Your answer' : 'Message'}
               value={text}
               onChange={(event) => {
-                if (!text) setAbout(asked)
+                if (!text) setAbout(openQuestionId)
                 setText(event.target.value)
               }}
               onKeyDown={sendOnEnter}
@@ -478,12 +478,12 @@ const sessionsQuery = (agentId: string) =>
   })
 
 function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
-  const found = useQuery(sessionsQuery(slot.agent_id))
+  const result = useQuery(sessionsQuery(slot.agent_id))
   return (
     <Panel title="Sessions">
-      {found.error && <ReadError error={found.error} retry={() => void found.refetch()} />}
+      {result.error && <ReadError error={result.error} retry={() => void result.refetch()} />}
       <ul className="list">
-        {found.data?.sessions.map((row) => (
+        {result.data?.sessions.map((row) => (
           <li key={row.session_id}>
             <Link to="/talk" search={{ agent: slot.agent_id, session: row.session_id }} aria-current={row.session_id === session ? 'true' : undefined}>
               <span className="row spread">
@@ -497,7 +497,7 @@ function Sessions({ slot, session }: { slot: AgentSlot; session: string }) {
             </Link>
           </li>
         ))}
-        {found.data?.sessions.length === 0 && <li className="item muted">No session yet.</li>}
+        {result.data?.sessions.length === 0 && <li className="item muted">No session yet.</li>}
       </ul>
     </Panel>
   )
@@ -509,15 +509,15 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
   const incarnation_id = useIncarnation(slot.agent_id, session)
   // The dialog keeps the process that was shown when it opened.
   const [restoring, setRestoring] = useState<{ checkpoint_id: string; incarnation_id: string } | null>(null)
-  const found = useQuery({
+  const result = useQuery({
     queryKey: ['agent', slot.agent_id, 'checkpoints', session],
     queryFn: () => data(GET('/api/agents/{agent_id}/sessions/{session_id}/checkpoints', { params: { path, query: { limit: 30 } } })),
   })
   return (
     <Panel title="Checkpoints">
-      {found.error && <ReadError error={found.error} retry={() => void found.refetch()} />}
+      {result.error && <ReadError error={result.error} retry={() => void result.refetch()} />}
       <ul className="list">
-        {found.data?.checkpoints.map((row) => (
+        {result.data?.checkpoints.map((row) => (
           <li key={row.checkpoint_id} className="item row">
             <span className="grow">
               <span className="wrap">{row.node_id || row.checkpoint_id}</span>{' '}
@@ -532,7 +532,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
             )}
           </li>
         ))}
-        {found.data?.checkpoints.length === 0 && <li className="item muted">No checkpoint yet.</li>}
+        {result.data?.checkpoints.length === 0 && <li className="item muted">No checkpoint yet.</li>}
       </ul>
       {restoring && (
         <ConfirmDialog

@@ -9,7 +9,7 @@ import { alertmanagerQuery, callerQuery, incidentsQuery, NO_ALERTMANAGER } from 
 import type { Ticket, TimelineEntry } from '../api/schema'
 import { count, counted, dateTime, duration, money, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
-import { by } from '../shell/user-name'
+import { getActor } from '../shell/user-name'
 import { showToast, useAction } from '../ui/toasts'
 import { Ago, Button, Clamped, Empty, Loading, Panel, Pill, ReadError, ReadOnly, sentence, toneOf } from '../ui/basics'
 import { ConfirmDialog } from '../ui/dialog'
@@ -24,28 +24,28 @@ import { SilenceTickets, TerminateWorker } from './worker-dialogs'
 /** A ticket: its summary, actions, notifications, timeline, and a chat with the queen. */
 export function TicketPage() {
   const { ticketId } = useParams({ from: '/tickets/$ticketId' })
-  const found = useQuery({
+  const result = useQuery({
     queryKey: ['tickets', 'one', ticketId],
     queryFn: () => data(GET('/api/tickets/{ticket_id}', { params: { path: { ticket_id: ticketId } } })),
   })
   const navigate = useNavigate()
-  const wholeId = found.data?.ticket_id ?? ticketId
+  const wholeId = result.data?.ticket_id ?? ticketId
   useEffect(() => {
     if (wholeId !== ticketId) void navigate({ to: '/tickets/$ticketId', params: { ticketId: wholeId }, replace: true })
   }, [wholeId, ticketId, navigate])
-  useTitle(found.data ? `${found.data.agent_id}: ${words(found.data.words_kind ?? found.data.kind)}` : 'Ticket')
-  if (found.error instanceof RequestError && [404, 409].includes(found.error.status) && !found.data)
+  useTitle(result.data ? `${result.data.agent_id}: ${words(result.data.words_kind ?? result.data.kind)}` : 'Ticket')
+  if (result.error instanceof RequestError && [404, 409].includes(result.error.status) && !result.data)
     return (
-      <Empty isPage title={found.error.status === 404 ? 'Ticket not found' : 'Several tickets match'}>
-        <p className="wrap">{sentence(found.error.message)}</p>
+      <Empty isPage title={result.error.status === 404 ? 'Ticket not found' : 'Several tickets match'}>
+        <p className="wrap">{sentence(result.error.message)}</p>
         <Link to="/tickets" search={{}} className="link">
           Go to the tickets
         </Link>
       </Empty>
     )
-  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
-  if (!found.data) return <Loading rows={8} />
-  const ticket = found.data
+  if (result.error && !result.data) return <ReadError error={result.error} retry={() => void result.refetch()} />
+  if (!result.data) return <Loading rows={8} />
+  const ticket = result.data
   const isOpen = !ticket.closed_at
   return (
     <>
@@ -88,7 +88,7 @@ export function TicketPage() {
         </div>
         <div className="stack">
           <Facts ticket={ticket} />
-          <Notified tickets={[ticket]} />
+          <Notifications tickets={[ticket]} />
           <QueenChat key={ticketId} about={{ ticketId: ticketId }} />
         </div>
       </div>
@@ -143,11 +143,11 @@ function Actions({ ticket }: { ticket: Ticket }) {
   const [asking, setAsking] = useState<Asking>(null)
   const path = { params: { path: { ticket_id: ticket.ticket_id } } }
   const acknowledge = useAction(async () => {
-    await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } }))
+    await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...getActor() } }))
     return 'Acknowledged.'
   })
   const unacknowledge = useAction(async () => {
-    await data(POST('/api/tickets/{ticket_id}/unacknowledge', { ...path, body: { via: 'api', ...by() } }))
+    await data(POST('/api/tickets/{ticket_id}/unacknowledge', { ...path, body: { via: 'api', ...getActor() } }))
     return 'The acknowledgement is withdrawn.'
   })
   const queries = useQueryClient()
@@ -204,7 +204,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           confirm="Resolve"
           settled={settled}
           run={async ({ reason = '' }) => {
-            await data(POST('/api/tickets/{ticket_id}/resolve', { ...path, body: { reason, ...by() } }))
+            await data(POST('/api/tickets/{ticket_id}/resolve', { ...path, body: { reason, ...getActor() } }))
             showToast('Resolved.')
           }}
           onClose={close}
@@ -218,7 +218,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           confirm="Dismiss"
           settled={settled}
           run={async ({ reason = '' }) => {
-            await data(POST('/api/tickets/{ticket_id}/dismiss', { ...path, body: { reason, ...by() } }))
+            await data(POST('/api/tickets/{ticket_id}/dismiss', { ...path, body: { reason, ...getActor() } }))
             showToast('Dismissed.')
           }}
           onClose={close}
@@ -297,29 +297,29 @@ export function Traces({ tickets }: { tickets: readonly Ticket[] }) {
 }
 
 /** Notifications of tickets, by receiver. */
-export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
+export function Notifications({ tickets }: { tickets: readonly Ticket[] }) {
   const rows = groupNotifications(tickets)
   const mayNotify = useQuery(alertmanagerQuery).data
   const [ticket] = tickets
-  const reminders = tickets.reduce((sum, one) => sum + one.reminders, 0)
+  const reminders = tickets.reduce((sum, row) => sum + row.reminders, 0)
   return (
     <Panel title="Notifications">
       <ul className="doing">
-        {rows.map((one) => (
-          <li key={`${one.receiver}/${one.status}`}>
+        {rows.map((row) => (
+          <li key={`${row.receiver}/${row.status}`}>
             <span className="grow">
-              <strong>{one.receiver}</strong>{' '}
+              <strong>{row.receiver}</strong>{' '}
               <span className="muted">
-                {one.status}, {timeOfDay(one.first_at)}
-                {one.at > one.first_at && `, last ${timeOfDay(one.at)}`}
-                {tickets.length > 1 && `, ${counted(one.tickets, 'ticket')}`}
+                {row.status}, {timeOfDay(row.first_at)}
+                {row.at > row.first_at && `, last ${timeOfDay(row.at)}`}
+                {tickets.length > 1 && `, ${counted(row.tickets, 'ticket')}`}
               </span>
             </span>
-            <Ago at={one.at} />
+            <Ago at={row.at} />
           </li>
         ))}
         {rows.length === 0 && (
-          <li className="muted">{mayNotify === false ? NO_ALERTMANAGER : tickets.some((one) => one.notified_at) ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket?.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
+          <li className="muted">{mayNotify === false ? NO_ALERTMANAGER : tickets.some((row) => row.notified_at) ? 'Sent to Alertmanager; no receiver has confirmed it yet.' : ticket?.closed_at ? 'Nobody was notified.' : 'Nobody: the queen has not approved a notification.'}</li>
         )}
         {reminders > 0 && <li className="muted">{counted(reminders, 'reminder')} sent because nobody acknowledged it.</li>}
       </ul>
@@ -329,14 +329,14 @@ export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
 
 /** Tickets of the same incident, and earlier tickets of the worker. */
 function Related({ ticket }: { ticket: Ticket }) {
-  const incident = useQuery({ ...incidentsQuery, enabled: ticket.storm_id !== '' }).data?.incidents.find((one) => one.ticket_ids.includes(ticket.ticket_id))
+  const incident = useQuery({ ...incidentsQuery, enabled: ticket.storm_id !== '' }).data?.incidents.find((candidate) => candidate.ticket_ids.includes(ticket.ticket_id))
   const others = useQuery({
     queryKey: ['tickets', 'of', ticket.agent_id],
     queryFn: () => data(GET('/api/tickets', { params: { query: { agent_id: ticket.agent_id, limit: 50 } } })),
-  }).data?.tickets.filter((one) => one.ticket_id !== ticket.ticket_id)
+  }).data?.tickets.filter((candidate) => candidate.ticket_id !== ticket.ticket_id)
   const root = ticket.incident_id || ticket.ticket_id
-  const joined = others?.filter((one) => one.ticket_id === root || one.incident_id === root) ?? []
-  const earlier = others?.filter((one) => !joined.includes(one)) ?? []
+  const sameAlert = others?.filter((candidate) => candidate.ticket_id === root || candidate.incident_id === root) ?? []
+  const earlier = others?.filter((candidate) => !sameAlert.includes(candidate)) ?? []
   return (
     <>
       {incident && (
@@ -344,9 +344,9 @@ function Related({ ticket }: { ticket: Ticket }) {
           <Children ids={incident.ticket_ids.filter((id) => id !== ticket.ticket_id)} />
         </Panel>
       )}
-      {joined.length > 0 && (
-        <Panel title="One alert with">
-          <TicketList tickets={joined} />
+      {sameAlert.length > 0 && (
+        <Panel title="Same alert">
+          <TicketList tickets={sameAlert} />
         </Panel>
       )}
       {earlier.length > 0 && (
@@ -384,21 +384,21 @@ const dotTone = ({ what, status }: TimelineEntry): string => (what === 'receiver
 const TO_OPERATOR = 'queen → operator: '
 
 function Timeline({ ticket }: { ticket: Ticket }) {
-  const found = useQuery({
+  const timeline = useQuery({
     queryKey: ['tickets', 'timeline', ticket.ticket_id],
     queryFn: () => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: ticket.ticket_id } } })),
   })
   const shownTexts = [ticket.analysis, ticket.cause, ticket.suggested_action]
   return (
     <Panel title="Timeline">
-      {found.error && !found.data ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
-      ) : !found.data ? (
+      {timeline.error && !timeline.data ? (
+        <ReadError error={timeline.error} retry={() => void timeline.refetch()} />
+      ) : !timeline.data ? (
         <Loading />
       ) : (
         <ol className="history">
-          {found.data.more && <li className="muted">Older entries are in the audit trail.</li>}
-          {found.data.timeline.map((entry, index) => (
+          {timeline.data.more && <li className="muted">Older entries are in the audit trail.</li>}
+          {timeline.data.timeline.map((entry, index) => (
             <Entry key={`${entry.event_id}/${index}`} entry={entry} text={entryText(entry, shownTexts)} />
           ))}
         </ol>

@@ -23,7 +23,7 @@ export function TicketsPage() {
   const address = useSearch({ from: '/tickets' })
   const { agent = '' } = address
   const status = address.status && (Object.hasOwn(LABELS, address.status) || Object.hasOwn(STATUSES, address.status)) ? address.status : 'live'
-  const severity = SEVERITIES.find((one) => one === address.severity) ?? ''
+  const severity = SEVERITIES.find((candidate) => candidate === address.severity) ?? ''
   const ignored = [address.status && address.status !== status ? `status ${address.status}` : '', address.severity && !severity ? `severity ${address.severity}` : ''].filter(Boolean)
   useTitle(agent ? `Tickets of ${agent}` : 'Tickets')
   const navigate = useNavigate()
@@ -50,13 +50,13 @@ export function TicketsPage() {
   })
   const rows = tickets.data?.pages.flatMap((page) => page.tickets)
   const isFiltered = status !== 'live' || Boolean(severity || agent)
-  const found = useQuery({
+  const agents = useQuery({
     queryKey: ['agents', 'names', agent],
     queryFn: () => data(GET('/api/agents', { params: { query: { search: agent, limit: 12 } } })),
     enabled: agent !== '',
     placeholderData: (before) => before,
   })
-  const names = [...new Set(agent ? found.data?.agents.map((row) => row.agent_id) : rows?.map((row) => row.agent_id))]
+  const names = [...new Set(agent ? agents.data?.agents.map((row) => row.agent_id) : rows?.map((row) => row.agent_id))]
   return (
     <>
       <div className="page-head">

@@ -3,7 +3,7 @@ import { answerApproval, terminateWorker } from '../api/worker-actions'
 import type { Target } from '../api/worker-actions'
 import { data, GET, POST, RequestError } from '../api/client'
 import { duration, words } from '../format'
-import { by } from '../shell/user-name'
+import { getActor } from '../shell/user-name'
 import { showToast } from '../ui/toasts'
 import { Clamped } from '../ui/basics'
 import { ConfirmDialog } from '../ui/dialog'
@@ -20,7 +20,7 @@ export function TerminateWorker({ target, why, settled, approve, onClose }: { ta
     <ConfirmDialog
       title={`Terminate ${target.agentId}?`}
       lead="The agent is told to stop; its last checkpoint is kept."
-      target={<><Why text={why} /><TargetDetails {...target} /></>}
+      target={<><Reason text={why} /><TargetDetails {...target} /></>}
       fields={approve ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
       confirm="Terminate"
       danger
@@ -46,7 +46,7 @@ export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string
   return (
     <ConfirmDialog
       title={ids.length === 1 ? 'Silence this ticket' : `Silence ${ids.length} tickets`}
-      lead="No notification is sent, nor of other tickets of the worker with this cause. Silenced tickets stay open; if you work on them, acknowledge them instead."
+      lead="No notification is sent for this ticket, or for other tickets of the worker with the same cause. Silenced tickets stay open; if you work on them, acknowledge them instead."
       fields={[
         { name: 'seconds', label: 'For', value: '7200', options: DURATIONS },
         { name: 'other', label: 'Another duration', hint: 'Such as 90m, 3h or 2d; instead of the choice above.' },
@@ -61,7 +61,7 @@ export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string
         try {
           for (const ticket_id of ids)
             try {
-              await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
+              await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...getActor() } }))
               silenced++
             } catch (error) {
               // Skip tickets that are closed or without notifications; silence the others.
@@ -95,12 +95,12 @@ export function RecoverTask({ taskId, target, name, onClose }: { taskId: string;
       target={taskId && <p className="mono muted wrap" style={{ fontSize: 12 }}>Task {taskId}</p>}
       fields={[
         ...(taskId ? [] : [{ name: 'task_id', label: 'Task', required: true, hint: 'A task id, or the id of a session.' }]),
-        { name: 'start', label: 'From', options: [{ value: '', label: 'Its last valid checkpoint' }, { value: 'start', label: 'The start, if there is no checkpoint: what it did is done again' }] },
+        { name: 'start', label: 'From', options: [{ value: '', label: 'Its last valid checkpoint' }, { value: 'start', label: 'The start, if there is no checkpoint: completed work is repeated' }] },
         { name: 'reviewed', label: 'Attempts', options: [{ value: '', label: 'Within the limit' }, { value: 'yes', label: 'One more: I reviewed the failure' }] },
       ]}
       confirm="Recover"
       run={async ({ task_id = taskId, start, reviewed }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...target, ...by() } }))
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...target, ...getActor() } }))
         if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
         showToast(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
       }}
@@ -120,7 +120,7 @@ const MORE_TIME = [
 export type WaitingDecision = { id: string } & ({ kind: 'approval' } | { kind: 'escalation'; choice: Decision })
 
 /** The reason for a decision, on separate lines. */
-const Why = ({ text }: { text: string | undefined }) => text && <p className="wrap lines"><Clamped text={text} /></p>
+const Reason = ({ text }: { text: string | undefined }) => text && <p className="wrap lines"><Clamped text={text} /></p>
 
 /** Confirm a decision. If it is not `isOpen`, the dialog shows how it was decided. `why` is the reason for it. */
 export function Decide({ decision, target, why, isOpen, onClose }: { decision: WaitingDecision; target: Target; why: string; isOpen: boolean; onClose: () => void }) {
@@ -136,15 +136,15 @@ export function Decide({ decision, target, why, isOpen, onClose }: { decision: W
 
 async function describeApprovalOutcome(id: string): Promise<string> {
   const { approvals } = await data(GET('/api/approvals', { params: { query: { limit: NEWEST } } }))
-  const found = approvals.find((one) => one.approval_id === id)
-  return outcomeText(found?.status ?? 'decided', found?.decided_by)
+  const approval = approvals.find((candidate) => candidate.approval_id === id)
+  return outcomeText(approval?.status ?? 'decided', approval?.decided_by)
 }
 
 async function describeEscalationOutcome(id: string): Promise<string> {
   const { escalations } = await data(GET('/api/escalations', { params: { query: { limit: NEWEST } } }))
-  const found = escalations.find((one) => one.escalation_id === id)
-  const decision = found?.decision as Decision | '' | null | undefined
-  return outcomeText(decision ? `decided (${DECISIONS[decision].toLowerCase()})` : (found?.status ?? 'decided'), found?.decided_by)
+  const escalation = escalations.find((candidate) => candidate.escalation_id === id)
+  const decision = escalation?.decision as Decision | '' | null | undefined
+  return outcomeText(decision ? `decided (${DECISIONS[decision].toLowerCase()})` : (escalation?.status ?? 'decided'), escalation?.decided_by)
 }
 
 const NEWEST = 200
@@ -156,7 +156,7 @@ function DecideEscalation({ escalationId, target, choice, why, settled, onClose 
   return (
     <ConfirmDialog
       title={`${DECISIONS[choice]}: ${agentId}?`}
-      target={<><Why text={why} /><TargetDetails {...session} /></>}
+      target={<><Reason text={why} /><TargetDetails {...session} /></>}
       settled={settled}
       fields={[
         ...(choice === 'more_time' ? [{ name: 'seconds', label: 'For', value: '1800', options: MORE_TIME }] : []),
@@ -168,7 +168,7 @@ function DecideEscalation({ escalationId, target, choice, why, settled, onClose 
         await data(
           POST('/api/escalations/{escalation_id}/decision', {
             params: { path: { escalation_id: escalationId } },
-            body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), ...session, ...by() },
+            body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), ...session, ...getActor() },
           }),
         )
         showToast(`Decided for ${agentId}: ${DECISIONS[choice].toLowerCase()}.`)

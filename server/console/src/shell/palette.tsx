@@ -78,7 +78,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
     ...(/^[0-9a-f-]{6,}$/i.test(query) ? [{ id: `t-${query}`, label: `Ticket ${query}`, note: 'ticket', to: `/tickets/${query}` }] : []),
   ]
   function go(id: string): void {
-    const entry = entries.find((one) => one.id === id)
+    const entry = entries.find((candidate) => candidate.id === id)
     if (!entry) return
     onClose()
     if (entry.to.includes('$')) void navigate({ to: '/agents/$agentId', params: { agentId: entry.label }, search: entry.search ?? {} })

@@ -9,7 +9,7 @@ import { Loading } from '../ui/basics'
 const MAX_WAIT_MILLISECONDS = 2000
 
 /** A page waits for first fetches. It does not wait for retries, which may take long. */
-const first = { predicate: ({ state }: Query) => state.status === 'pending' && state.fetchFailureCount === 0 }
+const FIRST_FETCH = { predicate: ({ state }: Query) => state.status === 'pending' && state.fetchFailureCount === 0 }
 
 /**
  * A page whose parts appear together, so that no part moves another. It stays invisible until all its data
@@ -21,14 +21,14 @@ export function Settled({ page, children }: { page: string; children: ReactNode 
   const queries = useQueryClient()
   const router = useRouter()
   const [shown, setShown] = useState('')
-  const isBusy = useIsFetching(first) > 0
+  const isBusy = useIsFetching(FIRST_FETCH) > 0
   const isRouting = useRouterState({ select: ({ isLoading }) => isLoading })
   const isShown = shown === page
   useEffect(() => {
     if (isShown || isBusy || isRouting) return
     const timer = setTimeout(() => {
       // A part that has just appeared may fetch more data.
-      if (!router.state.isLoading && !queries.isFetching(first)) setShown(page)
+      if (!router.state.isLoading && !queries.isFetching(FIRST_FETCH)) setShown(page)
     })
     return () => clearTimeout(timer)
   })

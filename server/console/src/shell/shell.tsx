@@ -61,9 +61,9 @@ export function Shell() {
         <span className="spacer" />
         <nav aria-label="Pages" ref={nav}>
           {PAGES.map(({ to, label }) => {
-            const here = to === '/' ? path === '/' || path.startsWith('/agents/') : path.startsWith(`/${to.split('/')[1]}`)
+            const isCurrent = to === '/' ? path === '/' || path.startsWith('/agents/') : path.startsWith(`/${to.split('/')[1]}`)
             return (
-              <Link key={to} to={to as '/'} aria-current={here ? 'page' : undefined}>
+              <Link key={to} to={to as '/'} aria-current={isCurrent ? 'page' : undefined}>
                 {label}
                 {to === '/' && <NeedsYouCount />}
               </Link>
@@ -126,8 +126,8 @@ function LostBanner() {
   if (state !== 'lost') return null
   return (
     <div className="banner" role="alert">
-      <strong>No connection to the service</strong> since {timeOfDay(lostAt ?? 0)}. What you see is from then; it is
-      brought up to date when the connection is back.
+      <strong>No connection to the service</strong> since {timeOfDay(lostAt ?? 0)}. The page shows the state of that time and
+      updates when the connection is back.
     </div>
   )
 }

@@ -1,10 +1,10 @@
 import { useEffect } from 'react'
 
 let page = ''
-let needs = 0
+let needCount = 0
 
 function show(): void {
-  document.title = `${needs ? `(${needs}) ` : ''}${page ? `${page} · ` : ''}Queenright`
+  document.title = `${needCount ? `(${needCount}) ` : ''}${page ? `${page} · ` : ''}Queenright`
 }
 
 /** Set the document title to the name of the page, with its agent or ticket. */
@@ -22,7 +22,7 @@ export function useTitle(title: string): void {
 /** Show the number of items that need a person before the title. */
 export function useTitleCount(count: number): void {
   useEffect(() => {
-    needs = count
+    needCount = count
     show()
   }, [count])
 }

@@ -5,8 +5,8 @@ export const getUserName = (): string | undefined => localStorage.getItem(KEY) ?
 
 export const setUserName = (name: string): void => localStorage.setItem(KEY, name)
 
-/** The name, as a field of a request. */
-export const by = (): { by?: string } => {
+/** Return the `by` field of a request; empty without a user name. */
+export const getActor = (): { by?: string } => {
   const name = getUserName()
   return name ? { by: name } : {}
 }

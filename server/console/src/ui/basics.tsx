@@ -142,16 +142,16 @@ export function ReadError({ error, retry }: { error: Error; retry?: () => void }
 
 /** A text to copy, such as a command. */
 export function Copyable({ text }: { text: string }) {
-  const shown = useRef<HTMLPreElement>(null)
+  const code = useRef<HTMLPreElement>(null)
   const [copied, setCopied] = useState('')
   function copy(): void {
     // A page without TLS that is not on loopback has no clipboard, so select the text for copying by keyboard.
     if (navigator.clipboard) void navigator.clipboard.writeText(text).then(() => setCopied(text))
-    else if (shown.current) getSelection()?.selectAllChildren(shown.current)
+    else if (code.current) getSelection()?.selectAllChildren(code.current)
   }
   return (
     <div className="copyable">
-      <pre ref={shown} tabIndex={0} className={text.includes('\n') ? undefined : 'one-line'}>
+      <pre ref={code} tabIndex={0} className={text.includes('\n') ? undefined : 'one-line'}>
         {text}
       </pre>
       <Button small onPress={copy}>

@@ -92,12 +92,12 @@ export function ConfirmDialog({ title, lead, target, fields = [], confirm, dange
       await run(Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()])))
       onClose()
     } catch (fault) {
-      const field = fields.find((one) => one.name === findField(fault))?.name ?? ''
+      const field = fields.find(({ name }) => name === findField(fault))?.name ?? ''
       setError({ field, message: fault instanceof Error ? fault.message : String(fault) })
       setBusy(false)
       // The focused button was disabled in the meantime. Escape closes the dialog only if the focus is in it.
-      const place = field ? `[name="${CSS.escape(field)}"]` : 'input, select, textarea, button'
-      form.querySelector<HTMLElement>(place)?.focus()
+      const selector = field ? `[name="${CSS.escape(field)}"]` : 'input, select, textarea, button'
+      form.querySelector<HTMLElement>(selector)?.focus()
     }
   }
   if (settled && !busy)

@@ -14,7 +14,7 @@ let toasts: readonly Toast[] = []
 let nextId = 1
 const listeners = new Set<() => void>()
 
-function set(next: readonly Toast[]): void {
+function setToasts(next: readonly Toast[]): void {
   toasts = next
   for (const listener of listeners) listener()
 }
@@ -22,8 +22,8 @@ function set(next: readonly Toast[]): void {
 /** Show a toast. A failure stays until it is closed. */
 export function showToast(text: string, failed = false, action?: Toast['action']): void {
   const id = nextId++
-  set([...toasts.slice(-3), { id, text, failed, action }])
-  if (!failed) setTimeout(() => set(toasts.filter((toast) => toast.id !== id)), 8000)
+  setToasts([...toasts.slice(-3), { id, text, failed, action }])
+  if (!failed) setTimeout(() => setToasts(toasts.filter((toast) => toast.id !== id)), 8000)
 }
 
 /** The number of consecutive clicks; 0 after a key press. */
@@ -55,7 +55,7 @@ function useClickCount(): void {
 
 export function Toasts() {
   useClickCount()
-  const shown = useSyncExternalStore(
+  const currentToasts = useSyncExternalStore(
     (listener) => {
       listeners.add(listener)
       return () => listeners.delete(listener)
@@ -64,7 +64,7 @@ export function Toasts() {
   )
   return (
     <div className="toasts" role="status" aria-live="polite">
-      {shown.map((toast) => (
+      {currentToasts.map((toast) => (
         <div key={toast.id} className={`toast ${toast.failed ? 'failed' : ''}`}>
           <span className="grow">{toast.text}</span>
           {toast.action && (
@@ -72,7 +72,7 @@ export function Toasts() {
               {toast.action.label}
             </Button>
           )}
-          <Button look="plain" small aria-label="Close the message" onPress={() => set(toasts.filter((other) => other.id !== toast.id))}>
+          <Button look="plain" small aria-label="Close the message" onPress={() => setToasts(toasts.filter((other) => other.id !== toast.id))}>
             ✕
           </Button>
         </div>

@@ -8,7 +8,7 @@ import { attentionQuery, callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, InterventionOutcome } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
-import { by } from '../../shell/user-name'
+import { getActor } from '../../shell/user-name'
 import { showToast, useAction } from '../../ui/toasts'
 import { Ago, Button, Loading, Panel, Pill, ReadError, ShowOlder, toneOf } from '../../ui/basics'
 import type { Tone } from '../../ui/basics'
@@ -72,12 +72,12 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
       {asking && (
         <ConfirmDialog
           title={stop.on ? 'Allow actions again?' : 'Stop all actions?'}
-          lead={stop.on ? 'Queenright nudges, terminates and recovers workers again. Actions that were due in the meantime are decided again.' : 'No worker is nudged, terminated or recovered until you allow it again.'}
+          lead={stop.on ? 'Queenright nudges, terminates and recovers workers again. Actions that became due in the meantime are reconsidered.' : 'No worker is nudged, terminated or recovered until you allow it again.'}
           fields={[{ name: 'reason', label: 'Reason', required: true, hint: 'Recorded in the audit trail.' }]}
           confirm={stop.on ? 'Allow actions' : 'Stop all actions'}
           danger={!stop.on}
           run={async ({ reason = '' }) => {
-            const next = await data(PUT('/api/emergency-stop', { body: { on: !stop.on, reason, ...by() } }))
+            const next = await data(PUT('/api/emergency-stop', { body: { on: !stop.on, reason, ...getActor() } }))
             showToast(next.on ? 'All actions are stopped.' : 'Actions are allowed again.')
           }}
           onClose={() => setAsking(false)}
@@ -127,7 +127,7 @@ function Limits({ acting }: { acting: ActingState }) {
         ) : (
           <>
             <p className="figure">{acting.emergency_stop.on ? 'Everything' : 'Nothing'}</p>
-            <p className="muted">{acting.emergency_stop.on ? 'By the emergency stop.' : 'No limit is in the way of an action.'}</p>
+            <p className="muted">{acting.emergency_stop.on ? 'By the emergency stop.' : 'No limit holds actions back.'}</p>
           </>
         )}
       </section>
@@ -139,8 +139,8 @@ function Decisions() {
   const approvals = useQuery({ queryKey: ['acting', 'approvals'], queryFn: () => data(GET('/api/approvals', { params: { query: { open: true, limit: 50 } } })) })
   const escalations = useQuery({ queryKey: ['acting', 'escalations'], queryFn: () => data(GET('/api/escalations', { params: { query: { open: true, limit: 50 } } })) })
   const error = approvals.error ?? escalations.error
-  const [asked, setAsked] = useState<{ decision: WaitingDecision; target: Target; why: string } | null>(null)
-  const waiting = [...(approvals.data?.approvals.filter((one) => one.status === 'requested').map((one) => one.approval_id) ?? []), ...(escalations.data?.escalations.map((one) => one.escalation_id) ?? [])]
+  const [dialog, setDialog] = useState<{ decision: WaitingDecision; target: Target; why: string } | null>(null)
+  const waiting = [...(approvals.data?.approvals.filter((approval) => approval.status === 'requested').map((approval) => approval.approval_id) ?? []), ...(escalations.data?.escalations.map((escalation) => escalation.escalation_id) ?? [])]
   const total = (approvals.data?.approvals.length ?? 0) + (escalations.data?.escalations.length ?? 0)
   return (
     <Panel title={total ? `Decisions (${total})` : 'Decisions'}>
@@ -149,23 +149,23 @@ function Decisions() {
         !error && <Loading rows={2} />
       ) : (
         <ul className="entries">
-          {approvals.data.approvals.map((one) => (
-            <ApprovalItem key={one.approval_id} approval={one} ask={(decision, target, why) => setAsked({ decision, target, why })} />
+          {approvals.data.approvals.map((approval) => (
+            <ApprovalItem key={approval.approval_id} approval={approval} ask={(decision, target, why) => setDialog({ decision, target, why })} />
           ))}
-          {escalations.data.escalations.map((one) => (
-            <EscalationItem key={one.escalation_id} escalation={one} ask={(decision, target, why) => setAsked({ decision, target, why })} />
+          {escalations.data.escalations.map((escalation) => (
+            <EscalationItem key={escalation.escalation_id} escalation={escalation} ask={(decision, target, why) => setDialog({ decision, target, why })} />
           ))}
-          {total === 0 && <li className="muted">No approval and no escalation waits for a decision.</li>}
+          {total === 0 && <li className="muted">No approval or escalation is waiting for a decision.</li>}
         </ul>
       )}
-      {asked && <Decide {...asked} isOpen={waiting.includes(asked.decision.id)} onClose={() => setAsked(null)} />}
+      {dialog && <Decide {...dialog} isOpen={waiting.includes(dialog.decision.id)} onClose={() => setDialog(null)} />}
     </Panel>
   )
 }
 
-function Left({ until, text }: { until: number; text: string }) {
-  const left = until - useNow()
-  return <span className="muted number">{left > 0 ? `${text} in ${duration(left)}` : 'Expired.'}</span>
+function TimeLeft({ until, text }: { until: number; text: string }) {
+  const seconds = until - useNow()
+  return <span className="muted number">{seconds > 0 ? `${text} in ${duration(seconds)}` : 'Expired.'}</span>
 }
 
 function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) {
@@ -194,7 +194,7 @@ function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision 
         </p>
         <p className="wrap lines">{why}</p>
         <p className="row wraps">
-          <Left until={approval.expires_at} text="Expires" />
+          <TimeLeft until={approval.expires_at} text="Expires" />
           {approval.ticket_id && (
             <Link className="link muted" to="/tickets/$ticketId" params={{ ticketId: approval.ticket_id }}>
               Ticket
@@ -227,7 +227,7 @@ function EscalationItem({ escalation, ask }: { escalation: Escalation; ask: AskD
           Decide about <Worker agentId={agent_id} sessionId={session_id} />, escalated <Ago at={escalation.created_at} />
         </p>
         <p className="wrap lines">{why}</p>
-        <Left until={escalation.deadline} text="It is terminated without a decision" />
+        <TimeLeft until={escalation.deadline} text="It is terminated without a decision" />
       </div>
       {mayAct && (
         <div className="row wraps">
@@ -278,7 +278,7 @@ const OUTCOME_TONES: Partial<Record<InterventionOutcome, Tone>> = { unreachable:
 
 function Interventions() {
   const [{ agent = '', type = '', state = '' }, change] = useFilters()
-  const found = useInfiniteQuery({
+  const result = useInfiniteQuery({
     queryKey: ['acting', 'interventions', agent, type, state],
     queryFn: ({ pageParam }) =>
       data(
@@ -298,7 +298,7 @@ function Interventions() {
     getNextPageParam: (last) => last.next ?? undefined,
     placeholderData: (before) => before,
   })
-  const rows = found.data?.pages.flatMap((page) => page.interventions)
+  const rows = result.data?.pages.flatMap((page) => page.interventions)
   const isFiltered = Boolean(agent || type || state)
   return (
     <Panel title="Interventions">
@@ -307,8 +307,8 @@ function Interventions() {
         <Choice label="Kind" value={type} options={KINDS} onChange={(next) => change({ type: next })} />
         <Choice label="Outcome" value={state} options={OUTCOMES.map((name) => [name, words(name)])} onChange={(next) => change({ state: next })} />
       </div>
-      {found.error && !rows ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
+      {result.error && !rows ? (
+        <ReadError error={result.error} retry={() => void result.refetch()} />
       ) : !rows ? (
         <Loading rows={5} />
       ) : rows.length === 0 ? (
@@ -320,7 +320,7 @@ function Interventions() {
           ))}
         </ul>
       )}
-      <ShowOlder list={found} />
+      <ShowOlder list={result} />
     </Panel>
   )
 }

@@ -30,21 +30,21 @@ const TYPES: readonly (readonly [string, string])[] = [['all', 'all, with each s
 export function Audit() {
   const [{ agent = '', type = '' }, change] = useFilters()
   const types = type === 'all' ? [] : type ? (GROUPS[type] ?? [type as EventType]) : NOTABLE
-  const found = useInfiniteQuery({
+  const result = useInfiniteQuery({
     queryKey: ['audit', agent, type],
     queryFn: ({ pageParam }) => data(GET('/api/audit', { params: { query: { limit: 100, ...(types.length ? { type: [...types] } : {}), ...(agent ? { agent_id: agent } : {}), ...(pageParam ? { cursor: pageParam } : {}) } } })),
     initialPageParam: '',
     getNextPageParam: (last) => last.next ?? undefined,
     placeholderData: (before) => before,
   })
-  const rows = found.data?.pages.flatMap((page) => page.events)
-  const newer = useNewer(agent, types, found.dataUpdatedAt)
+  const rows = result.data?.pages.flatMap((page) => page.events)
+  const newer = useNewer(agent, types, result.dataUpdatedAt)
   return (
     <Panel
       title="Events"
       aside={
         newer > 0 && (
-          <Button small onPress={() => void found.refetch()}>
+          <Button small onPress={() => void result.refetch()}>
             Show {newer > 999 ? '999+' : newer} newer
           </Button>
         )
@@ -54,8 +54,8 @@ export function Audit() {
         <SearchInput label="Agent" value={agent} onChange={(next) => change({ agent: next.trim() })} suggestions={[...new Set(rows?.map((row) => row.agent_id).filter(Boolean))]} />
         <Choice label="Type" any="Type: all but steps, calls and checks" value={type} options={TYPES} onChange={(next) => change({ type: next })} />
       </div>
-      {found.error && !rows ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
+      {result.error && !rows ? (
+        <ReadError error={result.error} retry={() => void result.refetch()} />
       ) : !rows ? (
         <Loading rows={8} />
       ) : rows.length === 0 ? (
@@ -68,15 +68,15 @@ export function Audit() {
         </div>
       )}
       <p className="body row wraps spread">
-        {found.hasNextPage ? (
-          <Button small onPress={() => void found.fetchNextPage()} isDisabled={found.isFetchingNextPage}>
+        {result.hasNextPage ? (
+          <Button small onPress={() => void result.fetchNextPage()} isDisabled={result.isFetchingNextPage}>
             Show older
           </Button>
         ) : (
           <span />
         )}
         <span className="muted">
-          Each event has the hash of the one before it; <code>queenright audit verify</code> checks them.
+          Each event contains the hash of the previous event; <code>queenright audit verify</code> checks the chain.
         </span>
       </p>
     </Panel>
@@ -89,15 +89,15 @@ function useNewer(agent: string, types: readonly EventType[], since: number): nu
   const key = types.join()
   useEffect(() => {
     setNewer(0)
-    let arrived = 0
+    let count = 0
     let timer: ReturnType<typeof setTimeout> | undefined
-    const wanted = key ? new Set(key.split(',')) : null
+    const wantedTypes = key ? new Set(key.split(',')) : null
     const end = onEvent((event) => {
-      if ((agent && event.agent_id !== agent) || (wanted && !wanted.has(event.type))) return
-      arrived++
+      if ((agent && event.agent_id !== agent) || (wantedTypes && !wantedTypes.has(event.type))) return
+      count++
       timer ??= setTimeout(() => {
         timer = undefined
-        setNewer(arrived)
+        setNewer(count)
       }, 500)
     })
     return () => {

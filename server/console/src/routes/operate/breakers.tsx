@@ -6,7 +6,7 @@ import { callerQuery } from '../../api/queries'
 import type { Breaker } from '../../api/schema'
 import { useNow } from '../../clock'
 import { counted, duration, words } from '../../format'
-import { by } from '../../shell/user-name'
+import { getActor } from '../../shell/user-name'
 import { showToast } from '../../ui/toasts'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
 import { ConfirmDialog } from '../../ui/dialog'
@@ -22,7 +22,7 @@ async function readBreakers(): Promise<Breaker[]> {
   for (let cursor = ''; ; ) {
     const page = await data(GET('/api/breakers', { params: { query: { limit: 1000, ...(cursor ? { cursor } : {}) } } }))
     rows.push(...page.breakers)
-    if (!page.next) return rows.sort((one, other) => RANK[one.state] - RANK[other.state] || other.failures - one.failures || one.name.localeCompare(other.name))
+    if (!page.next) return rows.sort((a, b) => RANK[a.state] - RANK[b.state] || b.failures - a.failures || a.name.localeCompare(b.name))
     cursor = page.next
   }
 }
@@ -30,19 +30,19 @@ async function readBreakers(): Promise<Breaker[]> {
 /** Circuit breakers of tools and providers. Those that are not closed come first. */
 export function Breakers() {
   const [{ search = '', state = '' }, change] = useFilters()
-  const found = useQuery({ queryKey: ['acting', 'breakers'], queryFn: readBreakers })
-  const wanted = search.toLowerCase()
-  const rows = found.data?.filter((row) => (!state || row.state === state) && `${row.name} ${row.reason}`.toLowerCase().includes(wanted))
-  const open = found.data?.filter((row) => row.state !== 'closed').length ?? 0
+  const result = useQuery({ queryKey: ['acting', 'breakers'], queryFn: readBreakers })
+  const text = search.toLowerCase()
+  const rows = result.data?.filter((row) => (!state || row.state === state) && `${row.name} ${row.reason}`.toLowerCase().includes(text))
+  const open = result.data?.filter((row) => row.state !== 'closed').length ?? 0
   return (
-    <Panel title={!found.data?.length ? 'Breakers' : open ? `${open} of ${found.data.length} not closed` : `All ${found.data.length} closed: calls pass`}>
-      {found.error && !found.data ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
+    <Panel title={!result.data?.length ? 'Breakers' : open ? `${open} of ${result.data.length} not closed` : `All ${result.data.length} closed: calls pass`}>
+      {result.error && !result.data ? (
+        <ReadError error={result.error} retry={() => void result.refetch()} />
       ) : !rows ? (
         <Loading rows={5} />
-      ) : found.data?.length === 0 ? (
+      ) : result.data?.length === 0 ? (
         <Empty title="No circuit breaker yet">
-          <p>A breaker is created by the first call through it. It opens after failures in a row, and calls fail at once until it closes.</p>
+          <p>A breaker is created by the first call through it. After several consecutive failures it opens, and calls fail immediately until it closes.</p>
         </Empty>
       ) : (
         <>
@@ -110,10 +110,10 @@ function BreakerItem({ row }: { row: Breaker }) {
       {asking && (
         <ConfirmDialog
           title={`Reset ${row.name}?`}
-          lead="It closes, and calls pass at once. If they fail again, it opens again."
+          lead="It closes, and calls pass immediately. If they fail again, it opens again."
           confirm="Reset"
           run={async () => {
-            await data(POST('/api/breakers/{name}/reset', { params: { path: { name: row.name } }, body: { ...by() } }))
+            await data(POST('/api/breakers/{name}/reset', { params: { path: { name: row.name } }, body: { ...getActor() } }))
             showToast(`Reset ${row.name}.`)
           }}
           onClose={() => setAsking(false)}

@@ -20,14 +20,14 @@ export function Recoveries() {
   const [{ state = '' }, change] = useFilters()
   const mayAct = useQuery(callerQuery).data?.may_act
   const [task, setTask] = useState<Recovery | 'new' | null>(null)
-  const found = useInfiniteQuery({
+  const result = useInfiniteQuery({
     queryKey: ['acting', 'recoveries', state],
     queryFn: ({ pageParam }) => data(GET('/api/recoveries', { params: { query: { limit: 50, ...(state ? { state: state as RecoveryState } : {}), ...(pageParam ? { cursor: pageParam } : {}) } } })),
     initialPageParam: '',
     getNextPageParam: (last) => last.next ?? undefined,
     placeholderData: (before) => before,
   })
-  const rows = found.data?.pages.flatMap((page) => page.recoveries)
+  const rows = result.data?.pages.flatMap((page) => page.recoveries)
   return (
     <Panel
       title="Attempts"
@@ -42,8 +42,8 @@ export function Recoveries() {
       <div className="fleet-tools" role="group" aria-label="Filters">
         <Choice label="State" value={state} options={STATES} onChange={(next) => change({ state: next })} />
       </div>
-      {found.error && !rows ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
+      {result.error && !rows ? (
+        <ReadError error={result.error} retry={() => void result.refetch()} />
       ) : !rows ? (
         <Loading rows={5} />
       ) : rows.length === 0 ? (
@@ -57,7 +57,7 @@ export function Recoveries() {
           ))}
         </ul>
       )}
-      <ShowOlder list={found} />
+      <ShowOlder list={result} />
       {task && <RecoverTask taskId={task === 'new' ? '' : task.task_id} onClose={() => setTask(null)} />}
     </Panel>
   )

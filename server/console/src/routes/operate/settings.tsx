@@ -31,19 +31,19 @@ export function Settings() {
 
 function Tree() {
   const [{ search = '' }, change] = useFilters()
-  const found = useQuery(settingsQuery)
+  const current = useQuery(settingsQuery)
   const queries = useQueryClient()
   const [asking, setAsking] = useState(false)
-  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
-  if (!found.data) return <Loading rows={8} />
-  const wanted = search.trim().toLowerCase()
+  if (current.error && !current.data) return <ReadError error={current.error} retry={() => void current.refetch()} />
+  if (!current.data) return <Loading rows={8} />
+  const text = search.trim().toLowerCase()
   const groups = new Map<string, Setting[]>()
-  for (const one of flatten(found.data.settings)) {
-    if (wanted && !`${one.name} ${one.value}`.toLowerCase().includes(wanted)) continue
-    const [group = ''] = one.name.split('.')
-    groups.set(group, [...(groups.get(group) ?? []), one])
+  for (const entry of flatten(current.data.settings)) {
+    if (text && !`${entry.name} ${entry.value}`.toLowerCase().includes(text)) continue
+    const [group = ''] = entry.name.split('.')
+    groups.set(group, [...(groups.get(group) ?? []), entry])
   }
-  const { reloadable } = found.data
+  const { reloadable } = current.data
   return (
     <Panel
       title="In force"
@@ -59,7 +59,7 @@ function Tree() {
       </div>
       <div className="settings">
         {[...groups].map(([group, settings]) => (
-          <details key={`${group}/${wanted ? 'found' : ''}`} open={wanted !== '' || groups.size === 1}>
+          <details key={`${group}/${text ? 'found' : ''}`} open={text !== '' || groups.size === 1}>
             <summary>
               {group} <span className="muted">{counted(settings.length, 'setting')}</span>
             </summary>
@@ -79,7 +79,7 @@ function Tree() {
       {asking && (
         <ConfirmDialog
           title="Reload the settings?"
-          lead="The settings file and the environment are read again. What can change at runtime is applied; an invalid file changes nothing."
+          lead="The settings file and the environment are read again. Settings that can change at runtime are applied. An invalid file changes nothing."
           confirm="Reload"
           run={async () => {
             const result = await data(POST('/-/reload'))

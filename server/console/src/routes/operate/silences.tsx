@@ -12,18 +12,18 @@ import { useState } from 'react'
 
 /** All silences in Alertmanager, by end time. */
 export function Silences() {
-  const found = useQuery({ queryKey: ['tickets', 'silences'], queryFn: () => data(GET('/api/silences')) })
-  const rows = found.data?.silences
+  const result = useQuery({ queryKey: ['tickets', 'silences'], queryFn: () => data(GET('/api/silences')) })
+  const rows = result.data?.silences
   const mayNotify = useQuery(alertmanagerQuery).data
   return (
     <Panel title={rows?.length ? counted(rows.length, 'silence') : 'Silences'}>
-      {found.error && !found.data ? (
-        <ReadError error={found.error} retry={() => void found.refetch()} />
+      {result.error && !result.data ? (
+        <ReadError error={result.error} retry={() => void result.refetch()} />
       ) : !rows ? (
         <Loading rows={3} />
       ) : (
         <>
-          {found.data?.unknown && <p className="problem">{found.data.unknown}</p>}
+          {result.data?.unknown && <p className="problem">{result.data.unknown}</p>}
           {rows.length === 0 && (
             <Empty title="Nothing is silenced">
               <p>{mayNotify === false ? NO_ALERTMANAGER : 'Every notification that the queen approves is sent. Silence a ticket on its page; it then sends nothing until the silence ends.'}</p>

@@ -15,18 +15,18 @@ const PARTS = ['name', 'session', 'model_calls', 'tokens', 'tool_calls', 'conten
 
 /** Senders of telemetry: used records, missing data, and remedies. */
 export function Telemetry() {
-  const found = useQuery(telemetryQuery)
-  const again = (
-    <Button small onPress={() => void found.refetch()} isDisabled={found.isFetching}>
+  const result = useQuery(telemetryQuery)
+  const readAgain = (
+    <Button small onPress={() => void result.refetch()} isDisabled={result.isFetching}>
       Read again
     </Button>
   )
-  if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
-  if (!found.data) return <Loading rows={6} />
-  const { sources, unused, refused } = found.data
+  if (result.error && !result.data) return <ReadError error={result.error} retry={() => void result.refetch()} />
+  if (!result.data) return <Loading rows={6} />
+  const { sources, unused, refused } = result.data
   return (
     <div className="stack">
-      <Panel title={sources.length ? `Senders (${sources.length})` : 'Senders'} aside={again}>
+      <Panel title={sources.length ? `Senders (${sources.length})` : 'Senders'} aside={readAgain}>
         {sources.length === 0 ? (
           <Empty title="Nothing has arrived since the service started">
             <Link to="/connect" className="button primary">
@@ -86,7 +86,7 @@ export function Telemetry() {
   )
 }
 
-/** Complete a phrase to a sentence. */
+/** Capitalize a phrase and end it with a period. */
 export const sentence = (text: string): string => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`
 
 function Source({ source }: { source: TelemetrySource }) {

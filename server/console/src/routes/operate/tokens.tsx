@@ -5,7 +5,7 @@ import { Copyable, Loading, Panel } from '../../ui/basics'
 
 const ROLES = [
   ['reporter', 'for machines: sends telemetry and heartbeats, fetches instructions'],
-  ['viewer', 'views everything but the settings'],
+  ['viewer', 'views everything except the settings'],
   ['operator', 'also acts on workers and tickets'],
   ['admin', 'also loads agents, and reads and reloads the settings'],
 ] as const
@@ -24,13 +24,13 @@ export function Tokens() {
               Signed in as <strong>{caller.name}</strong>, {caller.role}.
             </p>
           ) : (
-            <p>No token is needed on this machine: anyone who reaches this page has full access. On any other address each request needs one.</p>
+            <p>No token is needed on this machine: anyone who reaches this page has full access. Any other address requires a token for every request.</p>
           )}
         </div>
       </Panel>
       <Panel title="Manage tokens">
         <div className="body stack">
-          <p className="muted">Tokens are managed on the machine of the service; changes take effect at once. A token is shown once, when it is created, and only its hash is stored. If the service was started with <code>--config</code> or <code>--storage</code>, give these commands the same.</p>
+          <p className="muted">Tokens are managed on the machine of the service; changes take effect at once. A token is shown once, when it is created, and only its hash is stored. If the service was started with <code>--config</code> or <code>--storage</code>, pass the same options to these commands.</p>
           <Copyable text="queenright token list" />
           <Copyable text="queenright token create ada --role operator --expires 90d" />
           <Copyable text="queenright token revoke ada" />

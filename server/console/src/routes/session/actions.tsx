@@ -5,7 +5,7 @@ import { nudgeWorker, showOutcome } from '../../api/worker-actions'
 import { data, GET, POST } from '../../api/client'
 import { alertmanagerQuery, callerQuery, loadedQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
-import { by } from '../../shell/user-name'
+import { getActor } from '../../shell/user-name'
 import { Button, ReadOnly } from '../../ui/basics'
 import { lazyDialog } from '../../ui/lazy-dialog'
 import { TargetDetails } from '../target-details'
@@ -32,10 +32,10 @@ type Action = 'nudge' | 'escalate' | 'silence' | 'recover' | 'stop'
 export function Actions({ worker }: { worker: AgentHealth }) {
   const caller = useQuery(callerQuery).data
   // The dialog keeps its target, even if another worker takes its place.
-  const [asked, setAsked] = useState<{ action: Action; worker: AgentHealth; ticket: Ticket | undefined } | null>(null)
-  const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
+  const [dialog, setDialog] = useState<{ action: Action; worker: AgentHealth; ticket: Ticket | undefined } | null>(null)
+  const ticket = useTickets(worker).data?.find((candidate) => isOpen(candidate) && !candidate.silenced)
   const mayNotify = useQuery(alertmanagerQuery).data
-  const ask = (action: Action): void => setAsked({ action, worker, ticket })
+  const ask = (action: Action): void => setDialog({ action, worker, ticket })
   if (!caller) return <div className="session-actions" />
   if (!caller.may_act) return <ReadOnly />
   return (
@@ -49,14 +49,14 @@ export function Actions({ worker }: { worker: AgentHealth }) {
           Terminate…
         </Button>
       )}
-      {worker.waiting && !worker.ended && !worker.actions.includes('terminate') && <Waits worker={worker} />}
-      {asked && <Question {...asked} onClose={() => setAsked(null)} />}
+      {worker.waiting && !worker.ended && !worker.actions.includes('terminate') && <WaitingNotice worker={worker} />}
+      {dialog && <ActionDialog {...dialog} onClose={() => setDialog(null)} />}
     </div>
   )
 }
 
 /** Why a waiting worker cannot be acted on, and the alternatives. */
-function Waits({ worker }: { worker: AgentHealth }) {
+function WaitingNotice({ worker }: { worker: AgentHealth }) {
   const isLoaded = useQuery(loadedQuery).data?.loaded.some((slot) => slot.agent_id === worker.agent_id)
   return (
     <span className="muted">
@@ -70,7 +70,7 @@ function Waits({ worker }: { worker: AgentHealth }) {
   )
 }
 
-function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
+function ActionDialog({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
   const { agent_id: agentId, session_id, incarnation_id } = worker
   const target = { agentId, session_id, incarnation_id }
   const targetDetails = <TargetDetails {...target} />
@@ -96,7 +96,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
           fields={[{ name: 'reason', label: 'Reason', required: true }]}
           confirm="Escalate"
           run={async ({ reason = '' }) => {
-            const result = await data(POST('/api/agents/{agent_id}/escalate', { params: { path: { agent_id: agentId } }, body: { reason, session_id, incarnation_id, ...by() } }))
+            const result = await data(POST('/api/agents/{agent_id}/escalate', { params: { path: { agent_id: agentId } }, body: { reason, session_id, incarnation_id, ...getActor() } }))
             showOutcome(`escalation of ${agentId}`, result)
           }}
           onClose={onClose}

@@ -11,8 +11,8 @@ export interface Difference {
 
 /** Compare when each detector first fired in two evaluations, in order of time. */
 export function compareFired(before: readonly FiredFinding[], after: readonly FiredFinding[]): readonly Difference[] {
-  const first = (fired: readonly FiredFinding[], kind: string): FiredFinding | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
-  const kinds = [...new Set([...before, ...after].map((one) => one.kind))]
+  const first = (fired: readonly FiredFinding[], kind: string): FiredFinding | undefined => fired.filter((finding) => finding.kind === kind).sort((a, b) => a.at - b.at)[0]
+  const kinds = [...new Set([...before, ...after].map((finding) => finding.kind))]
   return kinds
     .map((kind) => {
       const [old, current] = [first(before, kind), first(after, kind)]
@@ -23,12 +23,12 @@ export function compareFired(before: readonly FiredFinding[], after: readonly Fi
 
 /** Read thresholds from the URL: `loops.window:20,stall.seconds:60`. */
 export function readSettings(text: string | undefined): Record<string, number> {
-  const found: Record<string, number> = {}
+  const settings: Record<string, number> = {}
   for (const part of text?.split(',') ?? []) {
     const [name, value] = part.split(':')
-    if (name && value && Number.isFinite(Number(value))) found[name] = Number(value)
+    if (name && value && Number.isFinite(Number(value))) settings[name] = Number(value)
   }
-  return found
+  return settings
 }
 
 export const writeSettings = (settings: Readonly<Record<string, number>>): string =>
@@ -64,8 +64,8 @@ export function toSlider(value: number, minimum: number, maximum: number): numbe
 }
 
 /** The value at a position of a slider, rounded to two digits. */
-export function fromSlider(place: number, minimum: number, maximum: number, isWhole: boolean): number {
-  const share = place / SLIDER
+export function fromSlider(position: number, minimum: number, maximum: number, isWhole: boolean): number {
+  const share = position / SLIDER
   if (share <= 0 || share >= 1) return share <= 0 ? minimum : maximum
   const value = isWide(minimum, maximum) ? minimum * (maximum / minimum) ** share : minimum + share * (maximum - minimum)
   const rounded = Number(value.toPrecision(2))

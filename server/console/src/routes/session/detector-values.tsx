@@ -45,7 +45,7 @@ const percent = (share: number): string => `${Math.round(share * 100)} %`
 export const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
 
 /** The value of a finding's detector when it fired, relative to its limit. */
-export function FindingHeld({ step, worker }: { step: Step; worker: AgentHealth }) {
+export function FindingValues({ step, worker }: { step: Step; worker: AgentHealth }) {
   const { data, error, refetch } = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   // Data that was read before the finding does not contain its moment.
   const isOlder = data !== undefined && (data.moments.at(-1)?.at ?? 0) < step.at
@@ -57,7 +57,7 @@ export function FindingHeld({ step, worker }: { step: Step; worker: AgentHealth 
   const moment = data.moments[findStepMoment(data.moments, step.step_id, step.at)]
   const holds = moment?.holds.filter((hold) => hold.detector === step.name) ?? []
   return (
-    <ul className="held" aria-label="What the detector held">
+    <ul className="held" aria-label="Detector values">
       {holds.map((hold, index) => (
         <HoldBar key={index} hold={hold} severity={step.severity} />
       ))}

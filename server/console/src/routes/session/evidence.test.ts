@@ -10,11 +10,11 @@ const step = (id: string, at: number, more: Partial<Step> = {}): Step => ({
 describe('repeats', () => {
   const steps = [step('1', 1, { signature: 'a' }), step('2', 2, { signature: 'b' }), step('3', 3, { signature: 'a' }), step('4', 4), step('5', 5, { signature: 'a' })]
 
-  it('counts equal calls and leaves out the others', () => {
+  it('counts repeated calls and omits single ones', () => {
     expect([...findRepeats(steps).values()]).toEqual([{ signature: 'a', name: 'search', count: 3, glyph: 0 }])
   })
 
-  it('numbers equal calls', () => {
+  it('numbers the calls of each repeat', () => {
     expect([...numberRepeats(steps, findRepeats(steps))]).toEqual([['1', 1], ['3', 2], ['5', 3]])
   })
 })
@@ -22,7 +22,7 @@ describe('repeats', () => {
 describe('windows', () => {
   const finding = (id: string, at: number, type: string, severity: string): Step => step(id, at, { kind: 'finding', name: 'doom_loop', type, severity })
 
-  it('joins a finding that became more severe, until it is cleared', () => {
+  it('is one window for a finding that becomes more severe, until it is cleared', () => {
     const windows = findWindows([finding('1', 10, 'finding_opened', 'medium'), finding('2', 12, 'finding_opened', 'critical'), finding('3', 20, 'finding_cleared', 'critical')], null)
     expect(windows).toMatchObject([{ from: 10, to: 20, severity: 'critical', stepId: '1' }])
     expect(windowAt(windows, 15)?.kind).toBe('doom_loop')
@@ -33,37 +33,37 @@ describe('windows', () => {
     expect(findWindows([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
   })
 
-  it('begin with what was found, as the ticket says', () => {
+  it('begins when the condition began, as in the ticket', () => {
     expect(findWindows([{ ...finding('1', 10, 'finding_opened', 'high'), started_at: 3 }], null)[0]?.from).toBe(3)
   })
 })
 
 describe('gaps', () => {
-  it('are silences of ten seconds or more', () => {
+  it('are at least ten seconds without activity', () => {
     const steps = [step('1', 0), step('2', 20), step('3', 21), step('4', 75)]
     expect([...findGaps(steps)]).toEqual([['4', 54], ['2', 20]])
   })
 
-  it('are none while a call runs', () => {
+  it('do not include time in which a call runs', () => {
     const steps = [step('1', 0), step('2', 30), step('3', 80, { started_at: 5 })]
     expect([...findGaps(steps)]).toEqual([])
   })
 
-  it('are there although what was found then began before', () => {
+  it('include time in which only the condition of a finding lasted', () => {
     const steps = [step('1', 0), step('2', 30, { kind: 'finding', phase: 'instant', started_at: 0 })]
     expect([...findGaps(steps)]).toEqual([['2', 30]])
   })
 })
 
-describe('the axis', () => {
-  it('is even without pauses', () => {
+describe('axis', () => {
+  it('is linear without pauses', () => {
     const axis = createAxis([0, 1, 2, 3, 4])
     expect(axis.place(2)).toBeCloseTo(0.5)
     expect(axis.time(0.25)).toBeCloseTo(1)
     expect(axis.breaks).toEqual([])
   })
 
-  it('shortens a pause and says so', () => {
+  it('shortens a pause and lists it in its breaks', () => {
     const times = [...Array.from({ length: 50 }, (_, at) => at), ...Array.from({ length: 50 }, (_, at) => 10_000 + at)]
     const axis = createAxis(times)
     expect(axis.place(49)).toBeGreaterThan(0.4)
@@ -72,16 +72,16 @@ describe('the axis', () => {
     expect(axis.time(axis.place(10_020))).toBeCloseTo(10_020)
   })
 
-  it('has a place for no steps and for one', () => {
+  it('accepts zero steps and one step', () => {
     expect(createAxis([]).place(5)).toBe(0)
     expect(createAxis([5]).time(1)).toBe(5)
   })
 })
 
-it('puts findings of detectors in shadow mode where they began', () => {
+it('inserts findings of shadow detectors at their start times', () => {
   const steps = [step('1', 1), step('2', 5)]
-  const found = addShadowFindings(steps, [{ kind: 'grinding', severity: 'medium', evidence: '60 calls', since: 3 } as Finding])
+  const withShadows = addShadowFindings(steps, [{ kind: 'grinding', severity: 'medium', evidence: '60 calls', since: 3 } as Finding])
 
-  expect(found.map((one) => one.step_id)).toEqual(['1', 'shadow-grinding', '2'])
+  expect(withShadows.map(({ step_id }) => step_id)).toEqual(['1', 'shadow-grinding', '2'])
   expect(addShadowFindings(steps, [])).toBe(steps)
 })

@@ -95,11 +95,11 @@ export function findWindows(steps: readonly Step[], ended: number | null): reado
 
 /** The most severe window at a time. */
 export function windowAt(windows: readonly Window[], at: number): Window | undefined {
-  let found: Window | undefined
+  let worst: Window | undefined
   for (const window of windows) {
-    if (at >= window.from && (window.to === null || at < window.to) && rankOf(window.severity) > rankOf(found?.severity ?? '')) found = window
+    if (at >= window.from && (window.to === null || at < window.to) && rankOf(window.severity) > rankOf(worst?.severity ?? '')) worst = window
   }
-  return found
+  return worst
 }
 
 /** A time axis on which pauses are shortened. */
@@ -124,10 +124,10 @@ export function createAxis(times: readonly number[]): Axis {
   const usual = sorted[Math.floor(sorted.length * 0.9)] ?? 0
   const busy = gaps.reduce((sum, gap) => sum + Math.min(gap, usual * 4), 0)
   const longest = Math.max(busy / 5, usual * 4)
-  const shown = gaps.map((gap) => Math.min(gap, longest))
-  const total = shown.reduce((sum, gap) => sum + gap, 0) || 1
+  const shortened = gaps.map((gap) => Math.min(gap, longest))
+  const total = shortened.reduce((sum, gap) => sum + gap, 0) || 1
   const places = [0]
-  for (const gap of shown) places.push(places.at(-1)! + gap / total)
+  for (const gap of shortened) places.push(places.at(-1)! + gap / total)
   const breaks = gaps.flatMap((seconds, index) => (seconds > longest * 2 ? [{ place: (places[index]! + places[index + 1]!) / 2, seconds }] : []))
 
   function between(from: readonly number[], to: readonly number[], value: number): number {
@@ -143,17 +143,17 @@ export function createAxis(times: readonly number[]): Axis {
     const span = from[high]! - from[low]!
     return to[low]! + (span ? (value - from[low]!) / span : 0) * (to[high]! - to[low]!)
   }
-  const known = times.length ? times : [from]
-  return { place: (at) => between(known, places, at), time: (place) => between(places, known, place), breaks }
+  const axisTimes = times.length ? times : [from]
+  return { place: (at) => between(axisTimes, places, at), time: (place) => between(places, axisTimes, place), breaks }
 }
 
 /** Add the current findings of shadow detectors, which are not in the log, to steps. */
 export function addShadowFindings(steps: readonly Step[], findings: readonly Finding[]): readonly Step[] {
   if (!findings.length) return steps
-  const shadows = findings.map((one): Step => ({
-    step_id: `shadow-${one.kind}`, type: SHADOW, kind: 'finding', phase: 'instant', name: one.kind, severity: one.severity, text: one.evidence,
-    at: one.since, started_at: one.since, ended_at: one.since, detail: 'shadow', tokens_in: 0, tokens_out: 0, cost_usd: null,
+  const shadows = findings.map((finding): Step => ({
+    step_id: `shadow-${finding.kind}`, type: SHADOW, kind: 'finding', phase: 'instant', name: finding.kind, severity: finding.severity, text: finding.evidence,
+    at: finding.since, started_at: finding.since, ended_at: finding.since, detail: 'shadow', tokens_in: 0, tokens_out: 0, cost_usd: null,
     signature: '', ref: '', fires_at: null, limit_seconds: null, reason: '',
   }))
-  return [...steps, ...shadows].sort((one, other) => one.at - other.at)
+  return [...steps, ...shadows].sort((a, b) => a.at - b.at)
 }

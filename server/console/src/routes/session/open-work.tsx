@@ -71,8 +71,8 @@ export function NextDetectors({ worker }: { worker: AgentHealth }) {
       )}
       {counts.length > 0 && (
         <ul className="counts" aria-label="Detectors that fire if this continues">
-          {counts.slice(0, 3).map((one) => (
-            <HoldBar key={`${one.detector}${one.text}`} hold={one} severity={worker.findings.find((finding) => finding.kind === one.detector)?.severity ?? ''} />
+          {counts.slice(0, 3).map((detectorValue) => (
+            <HoldBar key={`${detectorValue.detector}${detectorValue.text}`} hold={detectorValue} severity={worker.findings.find((finding) => finding.kind === detectorValue.detector)?.severity ?? ''} />
           ))}
         </ul>
       )}

@@ -26,7 +26,7 @@ export function stepAxis(steps: readonly Step[], now: number | null): Axis {
 /** Labels along an axis. Repeated labels are omitted. */
 export function axisLabels(axis: Axis): { place: number; at: number; label: string }[] {
   const labels = [0, 0.25, 0.5, 0.75, 1].map((place) => ({ place, at: axis.time(place), label: timeOfDay(axis.time(place)) }))
-  return labels.map((one, index) => (one.label === labels[index - 1]?.label ? { ...one, label: '' } : one))
+  return labels.map((axisLabel, index) => (axisLabel.label === labels[index - 1]?.label ? { ...axisLabel, label: '' } : axisLabel))
 }
 
 /** An overview of the timeline. A click selects the nearest step. */

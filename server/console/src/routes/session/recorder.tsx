@@ -20,18 +20,18 @@ const MAX_STEPS = 5000
 export function Recorder({ worker }: { worker: AgentHealth }) {
   const { at, set } = useSearch({ from: '/agents/$agentId' })
   const navigate = useNavigate()
-  const chosen = useMemo(() => readSettings(set), [set])
-  const isChanged = Object.keys(chosen).length > 0
+  const changedSettings = useMemo(() => readSettings(set), [set])
+  const isChanged = Object.keys(changedSettings).length > 0
   const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
-  const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
-  const { data: log, error: unread } = useQuery(stepsQuery(worker.agent_id, worker.session_id))
+  const replayed = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, changedSettings), enabled: isChanged, placeholderData: keepPreviousData })
+  const { data: log, error: logError } = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   // A moment is shown with its step. Steps are read while the service evaluates, which takes about as long.
   const firstAt = real.data?.moments[0]?.at ?? 0
-  const least = (log?.steps[0]?.at ?? 0) > firstAt ? MAX_STEPS : 0
-  const older = useOlder(worker, log, least)
+  const minSteps = (log?.steps[0]?.at ?? 0) > firstAt ? MAX_STEPS : 0
+  const older = useOlder(worker, log, minSteps)
   const steps = log?.steps
-  const isLogRead = log && !(log.more && log.steps.length < least)
-  const absent = isLogRead ? 'did not fire' : unread || older.state === 'failed' ? 'not known' : 'Loading…'
+  const isLogRead = log && !(log.more && log.steps.length < minSteps)
+  const absentText = isLogRead ? 'did not fire' : logError || older.state === 'failed' ? 'not known' : 'Loading…'
 
   function change(next: { at?: string; set?: string }): void {
     const merged = { session: worker.session_id, view: 'recorder', at, set, ...next }
@@ -44,18 +44,18 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   if (!real.data.moments.length)
     return (
       <Panel title="Flight recorder">
-        <Empty title="Nothing is recorded of this session" />
+        <Empty title="Nothing is recorded for this session" />
       </Panel>
     )
-  const shown = isChanged ? (tried.data ?? real.data) : real.data
+  const shownEvaluation = isChanged ? (replayed.data ?? real.data) : real.data
   return (
     <div className="session-columns">
       <div className="stack">
-        <Playback worker={worker} evaluation={shown} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void Promise.all([real.refetch(), isChanged ? tried.refetch() : undefined])} />
-        {isChanged && tried.error && <ReadError error={tried.error} retry={() => void tried.refetch()} />}
-        <Outcome real={real.data} steps={steps ?? []} absent={absent} tried={isChanged ? tried.data : undefined} isReading={isChanged && tried.isFetching} onGo={(id) => change({ at: id })} />
+        <Playback worker={worker} evaluation={shownEvaluation} real={real.data} isChanged={isChanged} steps={steps} isReading={!steps || older.state === 'reading'} at={at} onMove={(id) => change({ at: id })} onRefresh={() => void Promise.all([real.refetch(), isChanged ? replayed.refetch() : undefined])} />
+        {isChanged && replayed.error && <ReadError error={replayed.error} retry={() => void replayed.refetch()} />}
+        <Outcome real={real.data} steps={steps ?? []} absentText={absentText} replayed={isChanged ? replayed.data : undefined} isReading={isChanged && replayed.isFetching} onGo={(id) => change({ at: id })} />
       </div>
-      <Thresholds evaluation={real.data} chosen={chosen} isReading={tried.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
+      <Thresholds evaluation={real.data} changedSettings={changedSettings} isReading={replayed.isFetching} onChange={(next) => change({ set: writeSettings(next) })} />
     </div>
   )
 }
@@ -72,32 +72,32 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
   onRefresh: () => void
 }) {
   const { moments, fired } = evaluation
-  const { step_id: askedStep = '', at: askedTime } = readAddress(at)
-  const asked = askedTime === undefined ? findStepMoment(moments, askedStep, steps?.find((one) => one.step_id === askedStep)?.at) : findMoment(moments, { step_id: askedStep, at: askedTime })
-  const initial = asked >= 0 ? asked : fired[0] ? Math.max(0, findMoment(moments, fired[0])) : 0
+  const { step_id: requestedStep = '', at: requestedTime } = readAddress(at)
+  const requested = requestedTime === undefined ? findStepMoment(moments, requestedStep, steps?.find((step) => step.step_id === requestedStep)?.at) : findMoment(moments, { step_id: requestedStep, at: requestedTime })
+  const initial = requested >= 0 ? requested : fired[0] ? Math.max(0, findMoment(moments, fired[0])) : 0
   const [index, setIndex] = useState(initial)
-  const own = useRef(at)
+  const writtenAddress = useRef(at)
   // The URL was changed elsewhere, by a link, Back or the list below.
   useEffect(() => {
-    if (at === own.current || asked < 0) return
-    own.current = at
-    setIndex(asked)
-  }, [at, asked])
+    if (at === writtenAddress.current || requested < 0) return
+    writtenAddress.current = at
+    setIndex(requested)
+  }, [at, requested])
   const current = Math.min(index, moments.length - 1)
   const moment = moments[current]!
   const address = momentAddress(moment)
   // Update the URL once the slider rests.
   useEffect(() => {
-    if (current === (asked >= 0 ? asked : initial)) return
-    const timer = setTimeout(() => onMove((own.current = address)), 250)
+    if (current === (requested >= 0 ? requested : initial)) return
+    const timer = setTimeout(() => onMove((writtenAddress.current = address)), 250)
     return () => clearTimeout(timer)
   })
   const go = (to: number): void => setIndex(Math.max(0, Math.min(moments.length - 1, to)))
-  const marks = useMemo(() => fired.map((one) => Math.max(0, findMoment(moments, one))).sort((a, b) => a - b), [fired, moments])
+  const marks = useMemo(() => fired.map((finding) => Math.max(0, findMoment(moments, finding))).sort((a, b) => a - b), [fired, moments])
   const previous = marks.findLast((mark) => mark < current)
   const next = marks.find((mark) => mark > current)
   const isBehind = !worker.ended && (steps?.at(-1)?.at ?? 0) > (real.moments.at(-1)?.at ?? 0)
-  const shownStep = steps?.find((one) => one.step_id === moment.step_id)
+  const shownStep = steps?.find((step) => step.step_id === moment.step_id)
 
   async function copy(): Promise<void> {
     const url = new URL(location.href)
@@ -162,7 +162,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
         </div>
         {evaluation.truncated && (
           <p className="muted">
-            The beginning of the session is missing: this is its newest part, from {dateTime(moments[0]!.at)}. Detectors count from there, so one that counts earlier events may hold less here.
+            The beginning of the session is missing: this is its newest part, from {dateTime(moments[0]!.at)}. Detectors count from there, so a value that includes earlier events may be lower here.
           </p>
         )}
       </div>
@@ -175,30 +175,30 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
 function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly FiredFinding[]; real: readonly FiredFinding[] | undefined; current: number }) {
   const last = Math.max(1, moments.length - 1)
   const segments = useMemo(() => {
-    const found: { health: string; from: number; to: number }[] = []
+    const spans: { health: string; from: number; to: number }[] = []
     moments.forEach((moment, index) => {
-      const before = found.at(-1)
+      const before = spans.at(-1)
       if (before?.health === moment.health) before.to = index
-      else found.push({ health: moment.health, from: index, to: index })
+      else spans.push({ health: moment.health, from: index, to: index })
     })
-    return found
+    return spans
   }, [moments])
-  const place = (one: FiredFinding): number => (Math.max(0, findMoment(moments, one)) / last) * 1000
+  const offset = (finding: FiredFinding): number => (Math.max(0, findMoment(moments, finding)) / last) * 1000
   return (
     <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
       <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
         {segments.map(({ health, from, to }) => (
           <rect key={from} className={`health-${health || 'healthy'}`} x={(from / last) * 1000} y={12} width={Math.max(1.5, ((to - from + 1) / last) * 1000)} height={10} />
         ))}
-        {(real ?? fired).map((one, index) => (
-          <rect key={index} className={`severity-${one.severity} fired`} x={place(one) - 1.5} y={0} width={3} height={12}>
-            <title>{`${words(one.kind)} at ${timeOfDay(one.at)}`}</title>
+        {(real ?? fired).map((finding, index) => (
+          <rect key={index} className={`severity-${finding.severity} fired`} x={offset(finding) - 1.5} y={0} width={3} height={12}>
+            <title>{`${words(finding.kind)} at ${timeOfDay(finding.at)}`}</title>
           </rect>
         ))}
         {real &&
-          fired.map((one, index) => (
-            <rect key={index} className="fired tried" x={place(one) - 1.5} y={22} width={3} height={12}>
-              <title>{`${words(one.kind)} at ${timeOfDay(one.at)} with the changed thresholds`}</title>
+          fired.map((finding, index) => (
+            <rect key={index} className="fired tried" x={offset(finding) - 1.5} y={22} width={3} height={12}>
+              <title>{`${words(finding.kind)} at ${timeOfDay(finding.at)} with the changed thresholds`}</title>
             </rect>
           ))}
         <rect className="cursor" x={(current / last) * 1000 - 1} y={0} width={2} height={34} />
@@ -263,22 +263,22 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
 }
 
 /** The fired detectors, and the effect of changed thresholds. */
-function Outcome({ real, tried, steps, absent, isReading, onGo }: {
+function Outcome({ real, replayed, steps, absentText, isReading, onGo }: {
   real: Evaluation
-  tried: Evaluation | undefined
+  replayed: Evaluation | undefined
   steps: readonly Step[]
   /** Text for a detector that is not in the log of the session. */
-  absent: string
+  absentText: string
   isReading: boolean
   onGo: (address: string) => void
 }) {
-  const rows = compareFired(real.fired, tried ? tried.fired : real.fired)
-  const logged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
+  const rows = compareFired(real.fired, replayed ? replayed.fired : real.fired)
+  const findLogged = (kind: string): Step | undefined => steps.find((step) => step.type === 'finding_opened' && step.name === kind)
   const start = real.moments[0]?.at ?? 0
-  const time = (one: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined, otherwise = 'did not fire') =>
-    one ? (
-      <button className="link number" onClick={() => onGo(momentAddress(one))} title={`${one.severity}: ${one.evidence ?? one.text ?? ''}`}>
-        {timeOfDay(one.at)} <span className="muted">+{duration(one.at - start)}</span>
+  const renderTime = (fired: { step_id: string; at: number; severity: string; evidence?: string; text?: string } | undefined, otherwise = 'did not fire') =>
+    fired ? (
+      <button className="link number" onClick={() => onGo(momentAddress(fired))} title={`${fired.severity}: ${fired.evidence ?? fired.text ?? ''}`}>
+        {timeOfDay(fired.at)} <span className="muted">+{duration(fired.at - start)}</span>
       </button>
     ) : (
       <span className="muted">{otherwise}</span>
@@ -292,10 +292,10 @@ function Outcome({ real, tried, steps, absent, isReading, onGo }: {
               <tr>
                 <th>Detector</th>
                 <th>In the session</th>
-                <th>{tried ? 'Thresholds in force' : 'Replayed'}</th>
-                {tried && <th>Changed thresholds</th>}
-                {tried && <th>Difference</th>}
-                {!tried && <th className="hides-small">Evidence</th>}
+                <th>{replayed ? 'Thresholds in force' : 'Replayed'}</th>
+                {replayed && <th>Changed thresholds</th>}
+                {replayed && <th>Difference</th>}
+                {!replayed && <th className="hides-small">Evidence</th>}
               </tr>
             </thead>
             <tbody>
@@ -308,22 +308,22 @@ function Outcome({ real, tried, steps, absent, isReading, onGo }: {
                       {(row.after ?? row.before)!.shadow && <span className="muted">shadow</span>}
                     </span>
                   </td>
-                  <td>{!logged(row.kind) && (row.after ?? row.before)!.shadow ? <span className="muted" title="A detector in shadow is shown and counted; it is not in the session's log.">shadow: not logged</span> : time(logged(row.kind), absent)}</td>
-                  <td>{time(row.before)}</td>
-                  {tried && <td>{time(row.after)}</td>}
-                  {tried && (
+                  <td>{!findLogged(row.kind) && (row.after ?? row.before)!.shadow ? <span className="muted" title="A detector in shadow is shown and counted; it is not in the session's log.">shadow: not logged</span> : renderTime(findLogged(row.kind), absentText)}</td>
+                  <td>{renderTime(row.before)}</td>
+                  {replayed && <td>{renderTime(row.after)}</td>}
+                  {replayed && (
                     <td>
                       <Change row={row} />
                     </td>
                   )}
-                  {!tried && <td className="wrap muted hides-small">{row.before?.evidence}</td>}
+                  {!replayed && <td className="wrap muted hides-small">{row.before?.evidence}</td>}
                 </tr>
               ))}
             </tbody>
           </table>
         </div>
       ) : (
-        <p className="body muted">No detector fired in this session{tried ? ', with either thresholds' : ''}.</p>
+        <p className="body muted">No detector fired in this session{replayed ? ', with either thresholds' : ''}.</p>
       )}
     </Panel>
   )
@@ -341,20 +341,20 @@ function Change({ row }: { row: Difference }) {
 }
 
 /** Thresholds to try. Nothing is changed in the service. */
-function Thresholds({ evaluation, chosen, isReading, onChange }: {
+function Thresholds({ evaluation, changedSettings, isReading, onChange }: {
   evaluation: Evaluation
-  chosen: Readonly<Record<string, number>>
+  changedSettings: Readonly<Record<string, number>>
   isReading: boolean
   onChange: (next: Record<string, number>) => void
 }) {
-  const [draft, setDraft] = useState<Record<string, number>>({ ...chosen })
+  const [draft, setDraft] = useState<Record<string, number>>({ ...changedSettings })
   const [search, setSearch] = useState('')
-  const sent = useRef(writeSettings(chosen))
-  const outside = writeSettings(chosen)
+  const sent = useRef(writeSettings(changedSettings))
+  const urlSettings = writeSettings(changedSettings)
   useEffect(() => {
     // The URL was changed elsewhere.
-    if (outside !== sent.current) setDraft(readSettings((sent.current = outside)))
-  }, [outside])
+    if (urlSettings !== sent.current) setDraft(readSettings((sent.current = urlSettings)))
+  }, [urlSettings])
   const text = writeSettings(draft)
   useEffect(() => {
     if (text === sent.current) return
@@ -370,9 +370,9 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
       return value === null || value === setting.value ? others : { ...others, [setting.name]: value }
     })
   }
-  const wanted = search.trim().toLowerCase()
-  const shown = evaluation.settings.filter((one) => !wanted || `${one.name} ${one.help}`.toLowerCase().includes(wanted))
-  const groups = [...new Set(shown.map(groupName))].map((group) => [group, shown.filter((one) => groupName(one) === group)] as const)
+  const filter = search.trim().toLowerCase()
+  const matching = evaluation.settings.filter((setting) => !filter || `${setting.name} ${setting.help}`.toLowerCase().includes(filter))
+  const groups = [...new Set(matching.map(groupName))].map((group) => [group, matching.filter((setting) => groupName(setting) === group)] as const)
   const changes = Object.keys(draft).length
   return (
     <aside aria-label="Thresholds">
@@ -387,11 +387,11 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
           )}
         </header>
         <div className="thresholds-top">
-          <p className="muted">Move one to see when it would have fired. The service's thresholds do not change.</p>
+          <p className="muted">Move a threshold to see when its detector would have fired. The service's thresholds do not change.</p>
           <input className="input" type="search" aria-label="Filter thresholds" placeholder="Filter" value={search} onChange={(event) => setSearch(event.target.value)} />
         </div>
         {groups.map(([group, settings]) => (
-          <details key={group} open={wanted !== '' || settings.some((one) => one.name in draft) || group === 'loops'}>
+          <details key={group} open={filter !== '' || settings.some((setting) => setting.name in draft) || group === 'loops'}>
             <summary>
               {sentence(group)} <span className="muted number">{settings.length}</span>
             </summary>
@@ -400,7 +400,7 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
             ))}
           </details>
         ))}
-        {!shown.length && <p className="body muted">No threshold matches.</p>}
+        {!matching.length && <p className="body muted">No threshold matches.</p>}
       </section>
     </aside>
   )
@@ -414,14 +414,14 @@ const sentence = (name: string): string => words(name).replace(/^./, (first) => 
 const groupName = ({ name }: Threshold): string => name.replace(PREFIX, '').replace(/\.?[^.]*$/, '') || 'other'
 
 /** Format the allowed range. Bounds that nobody reaches are omitted. */
-function range({ minimum, maximum, unit }: Threshold): string {
+function formatRange({ minimum, maximum, unit }: Threshold): string {
   const high = maximum !== null && maximum < 1_000_000 ? maximum : null
   const low = minimum || null
-  if (high !== null) return `, ${inUnit(minimum ?? 0, unit)} to ${inUnit(high, unit)}`
-  return low === null ? '' : `, at least ${inUnit(low, unit)}`
+  if (high !== null) return `, ${formatInUnit(minimum ?? 0, unit)} to ${formatInUnit(high, unit)}`
+  return low === null ? '' : `, at least ${formatInUnit(low, unit)}`
 }
 
-const inUnit = (value: number, unit: string): string => (unit === 's' ? duration(value) : amount(value))
+const formatInUnit = (value: number, unit: string): string => (unit === 's' ? duration(value) : amount(value))
 
 function ThresholdField({ setting, value, onChange }: { setting: Threshold; value: number | undefined; onChange: (value: number | null) => void }) {
   const { name } = setting
@@ -464,7 +464,7 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         step={1}
         value={toSlider(current, minimum, maximum)}
         aria-label={name}
-        aria-valuetext={inUnit(current, setting.unit)}
+        aria-valuetext={formatInUnit(current, setting.unit)}
         onChange={(event) => (setTyped(null), onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole)))}
         onKeyDown={(event) => {
           // A slider step may be smaller than a step of the value.
@@ -479,8 +479,8 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         {fault && <span className="tone-failing" role="alert">Not used: {fault} </span>}
         {setting.help && <span className="wrap">{withCode(setting.help)} </span>}
         <span className="number">
-          Default {inUnit(setting.default, setting.unit)}
-          {setting.value !== setting.default && `, in force ${inUnit(setting.value, setting.unit)}`}{range(setting)}
+          Default {formatInUnit(setting.default, setting.unit)}
+          {setting.value !== setting.default && `, in force ${formatInUnit(setting.value, setting.unit)}`}{formatRange(setting)}
         </span>
         {(value !== undefined || typed !== null) && (
           <button className="link" onClick={() => (setTyped(null), onChange(null))}>

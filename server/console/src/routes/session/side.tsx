@@ -17,28 +17,28 @@ const Chart = lazy(() => loadCode(() => import('./chart')).then((module) => ({ d
 const QueenChat = lazy(() => loadCode(() => import('../queen')).then((module) => ({ default: module.QueenChat })))
 
 export function Side({ worker }: { worker: AgentHealth }) {
-  const found = useTickets(worker)
+  const result = useTickets(worker)
   const interventions = useInterventions(worker)
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   // Panels whose height changes while they load move those below them. On a narrow screen, the timeline moves all of them.
-  if (found.isPending || interventions.isPending || log.isPending)
+  if (result.isPending || interventions.isPending || log.isPending)
     return (
       <div className="visually-hidden">
         <Loading />
       </div>
     )
-  const tickets = found.data ?? []
+  const tickets = result.data ?? []
   const about = tickets.find(isOpen) ?? tickets[0]
   return (
     <aside className="stack session-side" aria-label="About the session">
       <Findings worker={worker} />
       <Suspense fallback={<Panel title="Ask the queen"><div className="chat"><Loading /></div></Panel>}>
-        {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : found.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
+        {about ? <QueenChat key={about.ticket_id} about={{ ticketId: about.ticket_id }} /> : result.data && <QueenChat key={worker.session_id} about={{ agentId: worker.agent_id, sessionId: worker.session_id }} />}
       </Suspense>
       <Usage worker={worker} ticket={about} />
       <Progress worker={worker} />
       <Interventions worker={worker} />
-      <Tickets list={found} tickets={tickets} />
+      <Tickets list={result} tickets={tickets} />
       <Signals worker={worker} />
     </aside>
   )
@@ -47,7 +47,7 @@ export function Side({ worker }: { worker: AgentHealth }) {
 function Findings({ worker }: { worker: AgentHealth }) {
   const all = [...worker.findings, ...worker.shadow_findings]
   const steps = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data?.steps ?? []
-  const stepOf = (finding: Finding): string | undefined => steps.findLast((step) => step.kind === 'finding' && step.name === finding.kind)?.step_id
+  const findStep = (finding: Finding): string | undefined => steps.findLast((step) => step.kind === 'finding' && step.name === finding.kind)?.step_id
   return (
     <Panel title="Findings" aside={all.length > 0 && <span className="muted number">{all.length}</span>}>
       {all.length ? (
@@ -58,7 +58,7 @@ function Findings({ worker }: { worker: AgentHealth }) {
                 <Pill tone={toneOf(finding.severity)}>{finding.severity}</Pill>
                 <strong>{words(finding.kind)}</strong>
                 {finding.shadow && (
-                  <span className="muted" title="A detector that is tried out: it opens no ticket.">
+                  <span className="muted" title="A detector in shadow mode: it opens no ticket.">
                     shadow
                   </span>
                 )}
@@ -67,14 +67,14 @@ function Findings({ worker }: { worker: AgentHealth }) {
                 </span>
               </div>
               <p className="wrap">{finding.evidence}</p>
-              <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', ...(stepOf(finding) ? { at: stepOf(finding)! } : {}) }} className="link muted">
-                What the detector held
+              <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', ...(findStep(finding) ? { at: findStep(finding)! } : {}) }} className="link muted">
+                Detector values
               </Link>
             </li>
           ))}
         </ul>
       ) : (
-        <p className="body muted">{worker.ended ? 'None was open at the end.' : 'No detector has found anything.'}</p>
+        <p className="body muted">{worker.ended ? 'No finding was open at the end.' : 'No detector has found anything.'}</p>
       )}
     </Panel>
   )
@@ -163,13 +163,13 @@ const useInterventions = (worker: AgentHealth) =>
   useQuery({
     queryKey: ['acting', 'of', worker.agent_id],
     queryFn: () => data(GET('/api/interventions', { params: { query: { agent_id: worker.agent_id, limit: 50 } } })),
-    select: (page) => page.interventions.filter((one) => one.session_id === worker.session_id),
+    select: (page) => page.interventions.filter((intervention) => intervention.session_id === worker.session_id),
   })
 
 function Interventions({ worker }: { worker: AgentHealth }) {
   const now = useNow()
-  const found = useInterventions(worker)
-  const list = found.data
+  const result = useInterventions(worker)
+  const list = result.data
   const { ladder } = worker
   return (
     <Panel title="Interventions" aside={list && list.length > 0 && <span className="muted number">{list.length}</span>}>
@@ -182,12 +182,12 @@ function Interventions({ worker }: { worker: AgentHealth }) {
       )}
       {list?.length ? (
         <ul className="side-list">
-          {list.map((one) => (
-            <InterventionItem key={one.intervention_id} one={one} />
+          {list.map((intervention) => (
+            <InterventionItem key={intervention.intervention_id} intervention={intervention} />
           ))}
         </ul>
       ) : (
-        (!list || !ladder) && <None list={found} />
+        (!list || !ladder) && <EmptyList list={result} />
       )}
     </Panel>
   )
@@ -195,27 +195,27 @@ function Interventions({ worker }: { worker: AgentHealth }) {
 
 /** The current level of the ladder. An undelivered nudge does not count. */
 function ladderName(level: string, list: readonly Intervention[]): string {
-  const nudge = level === 'nudged' && list.find((one) => one.kind === 'nudge' && one.by === 'ladder')
+  const nudge = level === 'nudged' && list.find((intervention) => intervention.kind === 'nudge' && intervention.by === 'ladder')
   return nudge && !isAccepted(nudge.outcome) ? 'could not be nudged' : words(level)
 }
 
-function InterventionItem({ one }: { one: Intervention }) {
+function InterventionItem({ intervention }: { intervention: Intervention }) {
   return (
     <li>
       <div className="row wraps">
-        <Shape tone={toneOf(OUTCOMES[one.outcome] ?? one.outcome)} />
-        <strong>{words(one.kind)}</strong>
-        <span>{words(one.outcome)}</span>
-        <span className="muted">{actorName(one.by)}</span>
+        <Shape tone={toneOf(OUTCOMES[intervention.outcome] ?? intervention.outcome)} />
+        <strong>{words(intervention.kind)}</strong>
+        <span>{words(intervention.outcome)}</span>
+        <span className="muted">{actorName(intervention.by)}</span>
         <span className="side-when muted">
-          <Ago at={one.created_at} />
+          <Ago at={intervention.created_at} />
         </span>
       </div>
-      {one.detail && <p className="side-note muted wrap">{one.detail}</p>}
-      {(one.message || one.reason) && (
+      {intervention.detail && <p className="side-note muted wrap">{intervention.detail}</p>}
+      {(intervention.message || intervention.reason) && (
         <details>
-          <summary className="muted">{one.message ? 'Message' : 'Reason'}</summary>
-          <p className="wrap message">{one.message || one.reason}</p>
+          <summary className="muted">{intervention.message ? 'Message' : 'Reason'}</summary>
+          <p className="wrap message">{intervention.message || intervention.reason}</p>
         </details>
       )}
     </li>
@@ -223,7 +223,7 @@ function InterventionItem({ one }: { one: Intervention }) {
 }
 
 /** Text of an empty list. Nothing is known before it is read. */
-function None({ list }: { list: UseQueryResult }) {
+function EmptyList({ list }: { list: UseQueryResult }) {
   if (list.data) return <p className="body muted">None.</p>
   return list.error ? <ReadError error={list.error} retry={() => void list.refetch()} /> : <Loading rows={1} />
 }
@@ -250,7 +250,7 @@ function Tickets({ list, tickets }: { list: UseQueryResult; tickets: readonly Ti
           ))}
         </ul>
       ) : (
-        <None list={list} />
+        <EmptyList list={list} />
       )}
     </Panel>
   )

@@ -13,7 +13,7 @@ import { readAddress } from './compare'
 import { findGaps, numberRepeats, findRepeats, windowAt, findWindows, addShadowFindings } from './evidence'
 import type { Repeat, Window } from './evidence'
 import { GROUPS, groupOf, isCleared, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
-import { FindingHeld } from './detector-values'
+import { FindingValues } from './detector-values'
 import { useOlder } from './older'
 import { Overview } from './overview'
 
@@ -42,14 +42,14 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
   const longest = useMemo(() => Math.max(1, ...log.steps.map(stepDuration)), [log.steps])
   const steps = useMemo(() => addShadowFindings(log.steps, worker.shadow_findings), [log.steps, worker.shadow_findings])
   const counts = useMemo(() => {
-    const found: Record<string, number> = {}
-    for (const step of steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
-    return found
+    const countsByGroup: Record<string, number> = {}
+    for (const step of steps) countsByGroup[groupOf(step.kind)] = (countsByGroup[groupOf(step.kind)] ?? 0) + 1
+    return countsByGroup
   }, [steps])
-  const chosen = useMemo(() => new Set(kinds?.split(',').filter(Boolean)), [kinds])
-  const shown = useMemo(
-    () => steps.filter((step) => (!chosen.size || chosen.has(groupOf(step.kind))) && (!signature || step.signature === signature)).reverse(),
-    [steps, chosen, signature],
+  const shownKinds = useMemo(() => new Set(kinds?.split(',').filter(Boolean)), [kinds])
+  const visibleSteps = useMemo(
+    () => steps.filter((step) => (!shownKinds.size || shownKinds.has(groupOf(step.kind))) && (!signature || step.signature === signature)).reverse(),
+    [steps, shownKinds, signature],
   )
   const change = (next: { at?: string; kinds?: string; repeat?: string }): void => {
     const merged = { session: worker.session_id, at, kinds, repeat: signature, ...next }
@@ -57,7 +57,7 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
     void navigate({ to: '/agents/$agentId', params: { agentId: worker.agent_id }, search, replace: true, resetScroll: false })
   }
   function toggle(id: string): void {
-    const next = new Set(chosen)
+    const next = new Set(shownKinds)
     if (!next.delete(id)) next.add(id)
     change({ kinds: [...next].join(',') })
   }
@@ -70,37 +70,37 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
           Timeline <span className="muted number">{log.more ? `${count(log.steps.length)}+ entries` : counted(log.steps.length, 'entry', 'entries')}, newest first</span>
         </h2>
       </header>
-      <Overview steps={log.steps} windows={windows} repeated={repeats} ended={worker.ended ? Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0) : null} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(shown.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
+      <Overview steps={log.steps} windows={windows} repeated={repeats} ended={worker.ended ? Math.max(worker.last_activity, log.steps.at(-1)?.at ?? 0) : null} selected={selected} onSelect={(step) => change({ at: step.step_id, ...(visibleSteps.includes(step) ? {} : { kinds: '', repeat: '' }) })} />
       <div className="timeline-tools">
         <div className="chips" role="group" aria-label="Kinds of steps">
           {GROUPS.map((group) => (
-            <button key={group.id} className="chip" aria-pressed={chosen.has(group.id)} disabled={!counts[group.id] && !chosen.has(group.id)} onClick={() => toggle(group.id)}>
+            <button key={group.id} className="chip" aria-pressed={shownKinds.has(group.id)} disabled={!counts[group.id] && !shownKinds.has(group.id)} onClick={() => toggle(group.id)}>
               {group.label} <span className="number">{count(counts[group.id] ?? 0)}</span>
             </button>
           ))}
         </div>
-        {log.more && <span className="muted number">of the last {count(log.steps.length)} entries</span>}
+        {log.more && <span className="muted number">of the newest {count(log.steps.length)} entries</span>}
         {repeated.length > 0 && (
           <div className="chips" role="group" aria-label="Repeated calls">
-            {repeated.map((one) => (
-              <button key={one.signature} className="chip repeat" aria-pressed={signature === one.signature} title={`${one.name}: ${one.count} calls with the same arguments and result`} onClick={() => change({ repeat: signature === one.signature ? '' : one.signature })}>
-                <Mark glyph={one.glyph} /> <span className="clip">{one.name}</span> <span className="number">×{count(one.count)}</span>
+            {repeated.map((call) => (
+              <button key={call.signature} className="chip repeat" aria-pressed={signature === call.signature} title={`${call.name}: ${call.count} calls with the same arguments and result`} onClick={() => change({ repeat: signature === call.signature ? '' : call.signature })}>
+                <Mark glyph={call.glyph} /> <span className="clip">{call.name}</span> <span className="number">×{count(call.count)}</span>
               </button>
             ))}
           </div>
         )}
-        {(chosen.size > 0 || signature) && (
+        {(shownKinds.size > 0 || signature) && (
           <Button small look="plain" onPress={() => change({ kinds: '', repeat: '' })}>
             Clear
           </Button>
         )}
       </div>
-      {shown.length ? (
-        <Rows key={`${kinds} ${signature}`} worker={worker} steps={shown} repeats={repeats} ordinals={ordinals} windows={windows} gaps={chosen.size || signature ? NO_GAPS : gaps} longest={longest} at={at} onOpen={(id) => change({ at: id })} more={() => log.more && older.state === 'idle' && void older.read()} />
+      {visibleSteps.length ? (
+        <Rows key={`${kinds} ${signature}`} worker={worker} steps={visibleSteps} repeats={repeats} ordinals={ordinals} windows={windows} gaps={shownKinds.size || signature ? NO_GAPS : gaps} longest={longest} at={at} onOpen={(id) => change({ at: id })} more={() => log.more && older.state === 'idle' && void older.read()} />
       ) : log.steps.length ? (
         <Empty title="No step matches these filters" />
       ) : (
-        <Empty title="Nothing is recorded of this session">
+        <Empty title="Nothing is recorded for this session">
           <p>Its steps appear here as its telemetry arrives.</p>
         </Empty>
       )}
@@ -328,7 +328,7 @@ function StepDetail({ step, worker, repeat, ordinal }: { step: Step; worker: Age
           </div>
         ))}
       </dl>
-      {step.type === 'finding_opened' && <FindingHeld step={step} worker={worker} />}
+      {step.type === 'finding_opened' && <FindingValues step={step} worker={worker} />}
       <div className="row wraps">
         <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id, view: 'recorder', ...(step.type === SHADOW ? {} : { at: step.step_id }) }} className="button small">
           Open in the flight recorder
