@@ -184,7 +184,7 @@ def _describe_limits(status: Status) -> Iterator[str]:
         yield describe_emergency_stop(acting.emergency_stop)
     if acting.storm.since is not None:
         since, workers = local_time(acting.storm.since), format_count(acting.storm.workers, "worker")
-        yield f"A storm since {since}: {workers} worsened at once."
+        yield f"A storm since {since}: {workers} got worse at the same time."
     if (wait := acting.budget.free_at - status.at) > 0:
         yield (
             f"Limit of {acting.budget.most} interventions per minute reached; "
