@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queenright.health.findings import FindingKind, Severity
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
@@ -24,7 +24,7 @@ def call(script: WorkerScript, tool: str, arguments: object, result: object, **d
         tool,
         args=arguments_fingerprint(arguments),
         result=result_fingerprint(result, arguments),
-        **{**effect_facts(tool, arguments), **data},
+        **{**get_effect_facts(tool, arguments), **data},
     )
 
 

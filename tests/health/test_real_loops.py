@@ -9,7 +9,7 @@ import pytest
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
 from tests.health.test_detectors import worker
@@ -21,7 +21,7 @@ NO_GRACE_BLOCK = {"judge": {"start_grace_seconds": 0}}
 
 
 def effect_of_call(tool: str, arguments: object) -> dict[str, Any]:
-    return dict(effect_facts(tool, arguments))
+    return dict(get_effect_facts(tool, arguments))
 
 
 def answers(script: WorkerScript, times: int) -> None:

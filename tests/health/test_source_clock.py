@@ -13,7 +13,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.vitals.activity import make_duration_key
 from queenright.health.vitals.learned_clocks import SAMPLES
 from queenright.health.vitals.source_clock import SourceClock
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 from tests.health.worker_script import START, WorkerScript
@@ -21,7 +21,7 @@ from tests.health.worker_script import START, WorkerScript
 SETTINGS = HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}})
 YEARS = 5 * 365 * 86_400.0
 BATCH_SECONDS = 1_020
-POLL = effect_facts("bash", {"command": "gh run view 7 --json status"})
+POLL = get_effect_facts("bash", {"command": "gh run view 7 --json status"})
 
 
 def run_of(pause: float, *, has_turns: bool = True) -> list[AgentEvent]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.instrumentation.effect import Effect
-from queenright.instrumentation.effects import effect_facts, infer_effect, is_shell
+from queenright.instrumentation.effects import get_effect_facts, infer_effect, is_shell
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, result_fingerprint
 
 
@@ -185,8 +185,8 @@ def test_editor_view_reads_and_empty_input_waits() -> None:
 
 
 def test_effect_fact_is_omitted_if_the_name_implies_it() -> None:
-    assert effect_facts("Read", {"path": "a"}) == {}
-    assert effect_facts("bash", "rm a") == {"effect": "changes"}
+    assert get_effect_facts("Read", {"path": "a"}) == {}
+    assert get_effect_facts("bash", "rm a") == {"effect": "changes"}
 
 
 def test_is_shell_recognizes_shells() -> None:

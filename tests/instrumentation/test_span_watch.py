@@ -10,7 +10,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 
 from queenright.instrumentation import names, span_watch, watch_spans
-from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
+from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, get_logs_url
 from tests.instrumentation.parts import Otlp, Script, read_attributes
 from tests.instrumentation.test_agent_isolation import get_closed_port_url
 
@@ -230,7 +230,7 @@ def test_records_follow_opentelemetry_endpoint_variables(
     for name, value in environment.items():
         monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", value)
 
-    assert logs_url(argument) == url
+    assert get_logs_url(argument) == url
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 
 from queenright.cli.jobs.judge import TicketChanges, run_forever, run_once
 from queenright.cli.options import JobOptions
-from queenright.cli.output.text import local_time
+from queenright.cli.output.text import format_local_time
 from queenright.health.store.database import StoreError
 from queenright.health.store.retention import Retention
 from queenright.health.store.store import Store
@@ -101,7 +101,7 @@ async def test_ticket_of_a_missing_worker_shows_since_when_and_what_to_do(
     reason = "its target is down, and its last metrics are older than an hour"
     assert all(
         part in " ".join(ticket_lines)
-        for part in (local_time(1_800_000_000.0), reason, "--gone workers/host:9464")
+        for part in (format_local_time(1_800_000_000.0), reason, "--gone workers/host:9464")
     )
     assert json.loads(line)["unseen"] == {"since": 1_800_000_000.0, "why": reason}
 

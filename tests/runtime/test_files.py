@@ -23,10 +23,10 @@ from queenright.runtime.storage.files import (
     FileLockedError,
     UnusableFileError,
     append_line,
-    lines_before,
     lock_file,
-    newest_lines,
     read_json,
+    read_lines_before,
+    read_newest_lines,
     write_files,
     write_json,
 )
@@ -159,7 +159,7 @@ def test_valid_lines_are_read_between_corrupt_ones(rows: list[dict[str, str] | b
             else:
                 append_line(path, row)
 
-        assert list(newest_lines(path))[::-1] == [row for row in rows if isinstance(row, dict)]
+        assert list(read_newest_lines(path))[::-1] == [row for row in rows if isinstance(row, dict)]
 
 
 def test_line_longer_than_the_read_size_is_complete(tmp_path: Path) -> None:
@@ -168,13 +168,13 @@ def test_line_longer_than_the_read_size_is_complete(tmp_path: Path) -> None:
     for row in rows:
         append_line(path, row)
 
-    assert list(newest_lines(path)) == rows[::-1]
+    assert list(read_newest_lines(path)) == rows[::-1]
 
 
 def test_missing_file_has_no_lines_and_a_folder_is_unusable(tmp_path: Path) -> None:
-    assert list(newest_lines(tmp_path / "none.jsonl")) == []
+    assert list(read_newest_lines(tmp_path / "none.jsonl")) == []
     with pytest.raises(UnusableFileError):
-        list(newest_lines(tmp_path))
+        list(read_newest_lines(tmp_path))
 
 
 def test_unserializable_row_leaves_the_file_unchanged(tmp_path: Path) -> None:
@@ -358,11 +358,11 @@ def test_lines_before_an_offset_are_stable(tmp_path: Path) -> None:
     for number in range(2000):
         append_line(path, {"n": number, "filling": "x" * 80})
 
-    newest = list(islice(lines_before(path), 3))
+    newest = list(islice(read_lines_before(path), 3))
     append_line(path, {"n": 2000})
-    older = list(lines_before(path, newest[-1][0]))
+    older = list(read_lines_before(path, newest[-1][0]))
 
     assert [row["n"] for _, row in newest] == [1999, 1998, 1997]
     assert [row["n"] for _, row in older] == [*range(1996, -1, -1)]
     assert older[-1][0] == 0
-    assert list(lines_before(path, 0)) == []
+    assert list(read_lines_before(path, 0)) == []

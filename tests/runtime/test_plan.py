@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from queenright.runtime.graphs.conditions import ConditionError
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.plan import ready_nodes, select_edges
+from queenright.runtime.plan import find_ready_nodes, select_edges
 from queenright.runtime.storage.session_state import PendingNode
 
 
@@ -87,7 +87,7 @@ def test_router_takes_the_edge_of_its_route() -> None:
 
 def find_ready(g: GraphSpec, waiting_nodes: str, running: str = "") -> str:
     nodes = [PendingNode(node_id=n, visit=1) for n in waiting_nodes]
-    return "".join(n.node_id for n in ready_nodes(g, nodes, set(running)))
+    return "".join(n.node_id for n in find_ready_nodes(g, nodes, set(running)))
 
 
 def test_branches_of_different_length_join_where_they_meet() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation.steplog import StepLog, step_log_path
-from queenright.runtime.storage.files import newest_lines, write_json
+from queenright.runtime.storage.files import read_newest_lines, write_json
 from queenright.runtime.storage.runtime_logger import MAX_SUMMARY_EXECUTIONS, RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_state import ExecutionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionStore
@@ -73,7 +73,7 @@ def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
 
     totals = logger.summary()["totals"]
     assert (totals["executions"], totals["steps"], totals["statuses"]) == (1, 5, {"completed": 1})
-    lines = list(newest_lines(tmp_path / "runtime_logs" / "executions.jsonl"))
+    lines = list(read_newest_lines(tmp_path / "runtime_logs" / "executions.jsonl"))
     assert [(row["session_id"], row["status"]) for row in lines] == [("s", "completed"), ("s", "paused")]
 
 

@@ -18,7 +18,7 @@ from queenright.runtime.storage.session_state import (
     PendingNode,
     SessionState,
     SessionStatus,
-    execution_key,
+    make_execution_key,
 )
 from queenright.runtime.storage.session_store import (
     Session,
@@ -65,7 +65,7 @@ def make_execution(status: str = "active", entry_point: str = "start") -> Execut
 
 
 def set_execution(status: str, entry_point: str = "start") -> dict[str, ExecutionState]:
-    return {execution_key("g", entry_point): make_execution(status, entry_point)}
+    return {make_execution_key("g", entry_point): make_execution(status, entry_point)}
 
 
 def test_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_state_update_round_trips(tmp_path: Path) -> None:
         run = make_execution("paused")
         run.pending = [PendingNode(node_id="b", visit=2, input={"x": [1]})]
         run.path = [f"n{n}" for n in range(300)]
-        state.executions[execution_key("g", "start")] = run
+        state.executions[make_execution_key("g", "start")] = run
         state.memory["tuple"] = (1, 2)
 
     state = store.update(session, change_state)

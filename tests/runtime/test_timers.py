@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
+from queenright.runtime.timers import Tick, iterate_cron_ticks, iterate_interval_ticks
 from tests.runtime.conftest import FakeTime
 
 FiredTicks = list[tuple[float, Tick]]
@@ -40,7 +40,7 @@ async def test_interval_does_not_drift(fake_time: FakeTime) -> None:
     """B56: ticks are at t0 + k * interval."""
     t0 = fake_time.now
     async with follow_ticks(
-        interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time
+        iterate_interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time
     ) as fired_ticks:
         await fake_time.advance(100)
 
@@ -51,7 +51,7 @@ async def test_interval_does_not_drift(fake_time: FakeTime) -> None:
 async def test_missed_intervals_are_counted_and_not_repeated(fake_time: FakeTime) -> None:
     """B55: after a block, the timer fires once and returns to its grid."""
     async with follow_ticks(
-        interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time
+        iterate_interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time
     ) as fired_ticks:
         await fake_time.advance(10)
         fake_time.now += 57
@@ -62,7 +62,7 @@ async def test_missed_intervals_are_counted_and_not_repeated(fake_time: FakeTime
 
 async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
     fake_time.now = parse_time("2026-03-02 08:50")
-    ticks = cron_ticks("*/15 9 * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    ticks = iterate_cron_ticks("*/15 9 * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
     async with follow_ticks(ticks, fake_time) as fired_ticks:
         await fake_time.advance(2 * 3600)
 
@@ -83,7 +83,7 @@ async def test_cron_keeps_to_its_zone_through_summer_time(
     fake_time: FakeTime, start: str, expected: list[str]
 ) -> None:
     fake_time.now = parse_time(start, "Europe/Vienna")
-    ticks = cron_ticks("30 2 * * *", "Europe/Vienna", clock=fake_time, sleep=fake_time.sleep)
+    ticks = iterate_cron_ticks("30 2 * * *", "Europe/Vienna", clock=fake_time, sleep=fake_time.sleep)
     async with follow_ticks(ticks, fake_time) as fired_ticks:
         await fake_time.advance(40 * 3600)
 
@@ -93,7 +93,7 @@ async def test_cron_keeps_to_its_zone_through_summer_time(
 async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> None:
     """B23, B55: one tick replaces the missed ticks, which are counted."""
     fake_time.now = parse_time("2026-03-02 08:00")
-    ticks = cron_ticks("* * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    ticks = iterate_cron_ticks("* * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
     async with follow_ticks(ticks, fake_time) as fired_ticks:
         await fake_time.advance(60)
         fake_time.now += 8 * 3600
@@ -104,7 +104,7 @@ async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> Non
 
 async def test_clock_set_back_repeats_no_tick(fake_time: FakeTime) -> None:
     fake_time.now = parse_time("2026-03-02 08:59")
-    ticks = cron_ticks("0 * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
+    ticks = iterate_cron_ticks("0 * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
     async with follow_ticks(ticks, fake_time) as fired_ticks:
         await fake_time.advance(120)
         fake_time.now = parse_time("2026-03-02 08:30")

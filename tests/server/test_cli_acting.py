@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.options import current_user
-from queenright.cli.output.text import local_time
+from queenright.cli.options import get_current_user
+from queenright.cli.output.text import format_local_time
 from queenright.client import Queenright
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.events import AgentEvent, EventType
@@ -197,7 +197,8 @@ async def test_emergency_stop_precedes_the_lists(running: RunningService) -> Non
 
     assert state.changed_at is not None
     assert (
-        list_result.err == f"The emergency stop is on since {local_time(state.changed_at)}, by ada: drill.\n"
+        list_result.err
+        == f"The emergency stop is on since {format_local_time(state.changed_at)}, by ada: drill.\n"
     )
 
 
@@ -212,7 +213,7 @@ def test_requester_is_the_user_who_is_logged_in(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    assert current_user() == (requester or pwd.getpwuid(os.getuid()).pw_name)
+    assert get_current_user() == (requester or pwd.getpwuid(os.getuid()).pw_name)
 
 
 async def test_escalation_is_listed_and_decided(running: RunningService) -> None:

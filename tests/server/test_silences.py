@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
-from queenright.cli.output.text import local_time
+from queenright.cli.output.text import format_local_time
 from queenright.server.serving import RunningService, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
 from tests.alerting.real import RealAlertmanager, real_alertmanager, run_receivers
@@ -83,7 +83,7 @@ async def test_ticket_can_be_silenced_and_unsilenced_on_the_command_line(stack: 
     assert (create_result.exit_code, result.exit_code) == (0, 0), create_result.output
     [silence] = json.loads(first_list.output)["silences"]
     assert silence["silence_id"] in create_result.output
-    assert f"already silenced until {local_time(silence['ends_at'])}" in shorter_result.output
+    assert f"already silenced until {format_local_time(silence['ends_at'])}" in shorter_result.output
     assert (shorter_result.exit_code, silence["silence_id"] in shorter_result.output) == (0, True)
     assert json.loads(list_result.output)["silences"] == [silence]
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.cli.output.text import local_time
+from queenright.cli.output.text import format_local_time
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.runtime.events import AgentEvent, EventType
@@ -130,7 +130,7 @@ async def test_session_limited_by_its_provider_shows_the_time_of_the_next_attemp
 
     assert (row["activity"], row["limited_until"]) == ("waiting to try again", clock_time + 1_800)
     assert (
-        list_result.out.splitlines()[2].strip() == f"waiting to try again at {local_time(clock_time + 1_800)}"
+        list_result.out.splitlines()[2].strip() == f"waiting to try again at {format_local_time(clock_time + 1_800)}"
     )
 
 

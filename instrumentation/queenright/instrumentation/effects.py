@@ -197,7 +197,7 @@ def wait_seconds(tool: str, arguments: object) -> float:
     return max(0.0, _read_wait_seconds(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
-def effect_facts(tool: str, arguments: object) -> dict[str, str]:
+def get_effect_facts(tool: str, arguments: object) -> dict[str, str]:
     """Return the field ``effect`` for a call's event, if the tool's name alone gives another effect."""
     effect = infer_effect(tool, arguments)
     return {} if effect is None or effect is infer_tool_effect(tool) else {"effect": effect.value}

@@ -31,7 +31,7 @@ def histogram(
     return Histogram(metric.name, metric.help, metric.labels, registry=registry, buckets=buckets)
 
 
-def gauge_family(metric: MetricName) -> GaugeMetricFamily:
+def make_gauge_family(metric: MetricName) -> GaugeMetricFamily:
     """Return an empty gauge family, for a custom collector."""
     return GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
 
@@ -49,10 +49,10 @@ class LiveGauges(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """Return the empty families, so that registering reads nothing."""
-        return [gauge_family(metric) for metric in self._metrics]
+        return [make_gauge_family(metric) for metric in self._metrics]
 
     def collect(self) -> Iterable[Metric]:
         """Return the families with their samples."""
-        families = [gauge_family(metric) for metric in self._metrics]
+        families = [make_gauge_family(metric) for metric in self._metrics]
         self._read(*families)
         return families

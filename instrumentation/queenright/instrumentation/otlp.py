@@ -57,7 +57,7 @@ def resolve_endpoint(endpoint: str | None) -> str:
     return (endpoint or os.environ.get(ENDPOINT_ENV) or DEFAULT_ENDPOINT).rstrip("/")
 
 
-def logs_url(endpoint: str | None) -> str:
+def get_logs_url(endpoint: str | None) -> str:
     """
     Return the URL for log records, from the argument or OpenTelemetry's environment variables.
 

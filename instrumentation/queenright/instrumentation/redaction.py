@@ -639,6 +639,6 @@ def cut_before_hidden(text: str, end: int) -> int:
     return end
 
 
-def masked_traceback(error: BaseException) -> str:
+def mask_traceback(error: BaseException) -> str:
     """Format an error with its traceback for a log, with secrets masked; only the end if it is long."""
     return redact("".join(traceback.format_exception(error)).rstrip(), 10_000)

@@ -146,7 +146,7 @@ def infer_command_effect(command: str) -> Effect | None:
         "sleep" in unquoted_command and _LOOPS.search(unquoted_command) is not None
     ):
         return Effect.WAITS
-    if "sleep(" in command and _script_sleep_seconds(command) >= MIN_WAIT_SECONDS:
+    if "sleep(" in command and _get_script_sleep_seconds(command) >= MIN_WAIT_SECONDS:
         return Effect.WAITS
     if not effects:
         return Effect.READS
@@ -299,7 +299,7 @@ def sleep_seconds(command: str) -> float:
     return sum(duration for duration in durations if duration < math.inf)
 
 
-def _script_sleep_seconds(command: str) -> float:
+def _get_script_sleep_seconds(command: str) -> float:
     """Return the longest ``sleep(...)`` of a script in a command, in seconds."""
     return max((float(length) for length in _SCRIPT_SLEEPS.findall(command)), default=0.0)
 

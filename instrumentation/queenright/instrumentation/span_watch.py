@@ -16,8 +16,12 @@ from queenright.instrumentation.delivery import Delivery, Sender
 from queenright.instrumentation.error_guard import suppress_errors, warn_once
 from queenright.instrumentation.forks import after_fork_in_child
 from queenright.instrumentation.open_spans import OpenSpans
-from queenright.instrumentation.otlp import OtlpSender, logs_url, preload, resolve_endpoint
-from queenright.instrumentation.telemetry import ApplicationLogs, application_logs, application_provider
+from queenright.instrumentation.otlp import OtlpSender, get_logs_url, preload, resolve_endpoint
+from queenright.instrumentation.telemetry import (
+    ApplicationLogs,
+    get_application_logs,
+    get_application_provider,
+)
 
 _PROTOCOL_ENV: Final = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _EXPORTER_ENV: Final = "OTEL_TRACES_EXPORTER"
@@ -73,7 +77,7 @@ def watch_spans(provider: TracerProvider | None = None, *, endpoint: str | None 
     >>> watch_spans()
     """
     with suppress_errors:
-        provider = provider or application_provider()
+        provider = provider or get_application_provider()
         if not hasattr(provider, "add_span_processor"):
             warn_once(
                 "watch_spans() has no effect: the tracer provider is %s and does not accept span processors. "
@@ -89,12 +93,12 @@ def watch_spans(provider: TracerProvider | None = None, *, endpoint: str | None 
 def _connect(provider: Any, endpoint: str | None) -> Callable[[], Sender]:
     """Return a sender factory: OTLP over HTTP, or the application's logger if it exports over gRPC."""
     protocol = next((value for name in _PROTOCOL_ENV if (value := os.environ.get(name))), "")
-    if endpoint is None and protocol == "grpc" and (logs := application_logs()) is not None:
+    if endpoint is None and protocol == "grpc" and (logs := get_application_logs()) is not None:
         return lambda: ApplicationLogs(logs)
     preload()
     # The provider's resource, so that a record and its span belong to the same service and process.
     resource = getattr(provider, "resource", None) or Resource.create()
-    return lambda: OtlpSender(resolve_endpoint(endpoint), resource, logs=logs_url(endpoint))
+    return lambda: OtlpSender(resolve_endpoint(endpoint), resource, logs=get_logs_url(endpoint))
 
 
 class SpanWatchInstrumentor:
@@ -107,5 +111,8 @@ class SpanWatchInstrumentor:
     def instrument(self, **_: Any) -> None:
         """Watch spans if the process exports them over OTLP."""
         exporters = os.environ.get(_EXPORTER_ENV, "otlp").split(",")
-        if any(name.strip().startswith("otlp") for name in exporters) and application_provider() is not None:
+        if (
+            any(name.strip().startswith("otlp") for name in exporters)
+            and get_application_provider() is not None
+        ):
             watch_spans()

@@ -11,7 +11,7 @@ from opentelemetry.trace import INVALID_SPAN, Span, SpanKind, set_span_in_contex
 
 from queenright.instrumentation import names
 from queenright.instrumentation.effect import Effect
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome
@@ -292,7 +292,7 @@ class ToolCall(_SpanBlock):
     def _begin(self, now: float) -> None:
         run, step = self._run, self._step
         self.arguments_hash = arguments_fingerprint(self._arguments)
-        self.effect = self.effect or effect_facts(self.tool, self._arguments).get("effect", "")
+        self.effect = self.effect or get_effect_facts(self.tool, self._arguments).get("effect", "")
         attributes = self._attributes = {
             **step._attributes,
             names.GEN_AI_OPERATION_NAME: Operation.EXECUTE_TOOL.value,

@@ -155,11 +155,11 @@ class _SharedTelemetry:
         self._lock = threading.Lock()
 
     def get(self, endpoint: str | None) -> Telemetry:
-        provider = None if endpoint else application_provider()
+        provider = None if endpoint else get_application_provider()
         key = f"application {id(provider)}" if provider is not None else resolve_endpoint(endpoint)
         with self._lock:
             if key not in self._by_endpoint:
-                logs = application_logs() if provider is not None else None
+                logs = get_application_logs() if provider is not None else None
                 self._by_endpoint[key] = Telemetry(
                     endpoint,
                     tracer_provider=provider,
@@ -177,13 +177,13 @@ class _SharedTelemetry:
                 telemetry.close()
 
 
-def application_provider() -> trace.TracerProvider | None:
+def get_application_provider() -> trace.TracerProvider | None:
     """Return the application's tracer provider, or None if it has not set one up."""
     provider = trace.get_tracer_provider()
     return None if isinstance(provider, ProxyTracerProvider) else provider
 
 
-def application_logs() -> Logger | None:
+def get_application_logs() -> Logger | None:
     """Return a logger of the application's logger provider, or None if it has not set one up."""
     from opentelemetry._logs import NoOpLoggerProvider, get_logger_provider
     from opentelemetry._logs._internal import ProxyLoggerProvider

@@ -120,7 +120,7 @@ def read_faults(errors: Iterable[Mapping[str, Any]]) -> list[Fault]:
     faults: dict[tuple[tuple[int | str, ...], bool], Fault] = {}
     for error in errors:
         path = tuple(part for part in error["loc"] if not _is_member_of_union(part))
-        message, is_name = fault_message(error), error["loc"][-1:] == ("[key]",)
+        message, is_name = format_fault(error), error["loc"][-1:] == ("[key]",)
         earlier_fault = faults.get((path, is_name))
         if earlier_fault is None:
             fault = Fault(path=path, kind=error["type"], message=message, value=_show_value(error))
@@ -141,7 +141,7 @@ def describe_faults(errors: Sequence[Mapping[str, Any]], subject: str = "the bod
     return "; ".join(fault.describe(subject) for fault in read_faults(errors)[:limit])
 
 
-def fault_message(error: Mapping[str, Any]) -> str:
+def format_fault(error: Mapping[str, Any]) -> str:
     """Return what is allowed according to pydantic's error, in our terms."""
     kind, context = error["type"], error.get("ctx") or {}
     if kind in {"value_error", "assertion_error"}:

@@ -10,10 +10,10 @@ from typing import Any, Final, Literal
 from queenright.instrumentation.errors import InvalidValueError, QueenrightError
 from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.runtime.storage.session_state import execution_key
+from queenright.runtime.storage.session_state import make_execution_key
 
 OPERATOR_CHAT: Final = "operator_chat"
-CHAT_STREAM: Final = execution_key(QUEEN_GRAPH, OPERATOR_CHAT)
+CHAT_STREAM: Final = make_execution_key(QUEEN_GRAPH, OPERATOR_CHAT)
 CHAT_EVENTS: Final = frozenset({EventType.OPERATOR_ASKED, EventType.QUEEN_ANSWERED})
 
 Role = Literal["operator", "queen"]

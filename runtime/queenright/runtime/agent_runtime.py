@@ -32,7 +32,7 @@ from queenright.runtime.inputs import (
     check_names,
     find_missing_inputs,
     input_schema,
-    used_names,
+    list_used_names,
 )
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.nodes.function_node import NodeFunction
@@ -458,7 +458,7 @@ class AgentRuntime:
             graphs = [r.graph for r in self._registrations.values() if _shares_sessions(r.graph)]
         return set().union(
             *(
-                used_names(loaded_graph.spec, loaded_graph.functions, loaded_graph.goal)
+                list_used_names(loaded_graph.spec, loaded_graph.functions, loaded_graph.goal)
                 for loaded_graph in graphs
             )
         )

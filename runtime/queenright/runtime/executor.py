@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.names import WaitingReason
-from queenright.instrumentation.redaction import masked_traceback, redact
+from queenright.instrumentation.redaction import mask_traceback, redact
 from queenright.runtime.breaker_protocols import BreakerKind
 from queenright.runtime.deadline import wait_all
 from queenright.runtime.events import EventType
@@ -33,9 +33,9 @@ from queenright.runtime.nodes.function_node import call_function
 from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.node_judge import select_judge
 from queenright.runtime.nodes.reporting import Origin, Reporter
-from queenright.runtime.nodes.routing import route_judge, routing_node
+from queenright.runtime.nodes.routing import make_routing_node, route_judge
 from queenright.runtime.nodes.visit import CURSOR_FILE
-from queenright.runtime.plan import Advance, add_nodes, advance, ready_nodes
+from queenright.runtime.plan import Advance, add_nodes, advance, find_ready_nodes
 from queenright.runtime.services import LoadedGraph, RuntimeServices
 from queenright.runtime.storage.checkpoint_queue import CheckpointQueue
 from queenright.runtime.storage.checkpoint_store import (
@@ -52,7 +52,7 @@ from queenright.runtime.storage.session_state import (
     PendingNode,
     SessionState,
     SessionStatus,
-    execution_key,
+    make_execution_key,
 )
 from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.tooling.approval import ApprovalRequest
@@ -134,7 +134,7 @@ class GraphExecutor:
         self._fresh = entry.conversation_mode == "fresh"
         # A node that runs alone continues the thread that started at the entry node.
         self._thread = "" if self._fresh else entry.node_id
-        self._key = execution_key(graph.spec.id, entry.id)
+        self._key = make_execution_key(graph.spec.id, entry.id)
         self._memory = SharedMemory()
         self._running: dict[asyncio.Task[NodeResult], _Running] = {}
         breaker = None
@@ -326,7 +326,9 @@ class GraphExecutor:
     def _launch_nodes(self) -> None:
         in_progress = [running.pending for running in self._running.values()]
         unstarted_nodes = [pending for pending in self.state.pending if pending not in in_progress]
-        for pending in ready_nodes(self._graph.spec, unstarted_nodes, {node.node_id for node in in_progress}):
+        for pending in find_ready_nodes(
+            self._graph.spec, unstarted_nodes, {node.node_id for node in in_progress}
+        ):
             task = asyncio.create_task(self._run_visit(pending), name=f"node:{self._key}:{pending.node_id}")
             self._running[task] = _Running(pending, self._services.clock())
 
@@ -356,7 +358,7 @@ class GraphExecutor:
         except Exception as error:
             # The text of an OSError, such as a full disk, is enough to fix it.
             if not isinstance(error, QueenrightError | OSError):
-                _log.error("node %s of %s failed: %s", spec.id, self._key, masked_traceback(error))
+                _log.error("node %s of %s failed: %s", spec.id, self._key, mask_traceback(error))
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
     def _collect_inputs(self, spec: NodeSpec, pending: PendingNode) -> dict[str, Any]:
@@ -377,7 +379,7 @@ class GraphExecutor:
             lambda: Conversation.open(thread, disk=services.disk, clock=services.clock)
         )
         node = self.nodes[spec.id] = EventLoopNode(
-            routing_node(spec) if spec.node_type == "router" else spec,
+            make_routing_node(spec) if spec.node_type == "router" else spec,
             model=graph.get_model(spec),
             tools=graph.tools,
             conversation=conversation,

@@ -152,7 +152,7 @@ def check_names(
     Args:
         node: The node that the run starts with.
         function: The node's function; None for a node with a model.
-        memory_keys: The memory keys that are used, from ``used_names``.
+        memory_keys: The memory keys that are used, from ``list_used_names``.
 
     Raises:
         InvalidInputError: Nothing uses one of the fields.
@@ -172,7 +172,7 @@ def check_names(
         )
 
 
-def used_names(
+def list_used_names(
     graph: GraphSpec, functions: Mapping[str, Callable[..., Any]], goal: Goal | None
 ) -> frozenset[str]:
     """Return the memory keys that a graph's nodes, edges and goal may use."""

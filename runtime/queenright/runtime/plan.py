@@ -180,7 +180,7 @@ def _is_taken(edge: EdgeSpec, has_succeeded: bool, route: str, memory: Mapping[s
             return has_succeeded and evaluate(edge.expression, memory)
 
 
-def ready_nodes(
+def find_ready_nodes(
     graph: GraphSpec, pending_nodes: Sequence[PendingNode], running: Collection[str]
 ) -> list[PendingNode]:
     """

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from queenright.instrumentation import Worker
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.redaction import masked_traceback, redact
+from queenright.instrumentation.redaction import mask_traceback, redact
 from queenright.instrumentation.worker import HEARTBEAT_SECONDS
 from queenright.runtime.bus import Subscription
 from queenright.runtime.deadline import TaskSet, wait_all
@@ -28,10 +28,10 @@ from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.services import LoadedGraph
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.runtime_logger import RuntimeLogger
-from queenright.runtime.storage.session_state import SessionStatus, execution_key
+from queenright.runtime.storage.session_state import SessionStatus, make_execution_key
 from queenright.runtime.storage.session_store import Session, SessionStore
 from queenright.runtime.stream_services import StreamServices
-from queenright.runtime.timers import Tick, cron_ticks, interval_ticks
+from queenright.runtime.timers import Tick, iterate_cron_ticks, iterate_interval_ticks
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class ExecutionStream:
         handler: EntryHandler | None,
         services: StreamServices,
     ) -> None:
-        self.id = execution_key(graph.spec.id, spec.id)
+        self.id = make_execution_key(graph.spec.id, spec.id)
         self.spec = spec
         self.ticks_skipped = 0
         self._graph = graph
@@ -269,9 +269,11 @@ class ExecutionStream:
     def _create_ticks(self) -> AsyncIterator[Tick]:
         services, spec = self._services, self.spec
         if spec.cron:
-            return cron_ticks(spec.cron, spec.timezone, clock=services.clock, sleep=services.sleep)
+            return iterate_cron_ticks(spec.cron, spec.timezone, clock=services.clock, sleep=services.sleep)
         assert spec.interval_seconds is not None  # validated by the specification
-        return interval_ticks(spec.interval_seconds, monotonic=services.monotonic, sleep=services.sleep)
+        return iterate_interval_ticks(
+            spec.interval_seconds, monotonic=services.monotonic, sleep=services.sleep
+        )
 
     # -- runs -----------------------------------------------------------------------------------
 
@@ -375,7 +377,7 @@ class ExecutionStream:
         if isinstance(error, QueenrightError | OSError):
             _log.error(f"{message}: %s", self.id, redact(str(error)))
         else:
-            _log.error(f"{message}: %s", self.id, masked_traceback(error))
+            _log.error(f"{message}: %s", self.id, mask_traceback(error))
 
     def _release_session(self, resources: _RunResources) -> None:
         """Release the session, at once or when the threads that still work in it have ended."""

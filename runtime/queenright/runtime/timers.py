@@ -45,7 +45,7 @@ def load_timezone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
 
 
-async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
+async def iterate_interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
     """Yield at ``t0 + k * seconds``; a slow consumer does not delay later ticks."""
     t0 = monotonic()
     number = 0
@@ -58,7 +58,9 @@ async def interval_ticks(seconds: float, *, monotonic: Clock, sleep: Sleep) -> A
         yield Tick(number, skipped_ticks)
 
 
-async def cron_ticks(expression: str, timezone: str, *, clock: Clock, sleep: Sleep) -> AsyncIterator[Tick]:
+async def iterate_cron_ticks(
+    expression: str, timezone: str, *, clock: Clock, sleep: Sleep
+) -> AsyncIterator[Tick]:
     """
     Yield at the times of a cron expression, by the wall clock of ``timezone``.
 

@@ -100,10 +100,10 @@ def _rewrite_usage_errors() -> Iterator[None]:
         from queenright.instrumentation.redaction import redact
 
         if (errors := getattr(error.__cause__, "errors", None)) is not None:
-            from queenright.instrumentation.validation_messages import fault_message, shorten_value
+            from queenright.instrumentation.validation_messages import format_fault, shorten_value
 
             [fault, *_] = errors()
-            message = fault_message(fault)
+            message = format_fault(fault)
             if fault["type"] != "value_error":  # our messages, and Typer's for a choice, quote the value
                 message = f"{message}, not {shorten_value(fault['input'])}"
             error.message = message

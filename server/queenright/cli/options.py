@@ -53,14 +53,14 @@ def parse_duration(text: str, examples: str) -> float:
     return float(match[1]) * _UNIT_SECONDS[match[2]]
 
 
-def current_user() -> str:
+def get_current_user() -> str:
     """Return the user who runs the command: $USER or $LOGNAME, otherwise the name that the system reports."""
     with contextlib.suppress(KeyError):
         return os.environ.get("USER") or os.environ.get("LOGNAME") or pwd.getpwuid(os.getuid()).pw_name
     return "operator"
 
 
-CURRENT_USER = current_user()
+CURRENT_USER = get_current_user()
 
 Config = Annotated[
     Path | None,
@@ -180,7 +180,7 @@ class RuleOptions:
     ] = None
 
 
-def settings_overrides(
+def collect_settings_overrides(
     storage: Path | None = None,
     port: int | None = None,
     otlp_port: int | None = None,

@@ -12,7 +12,7 @@ import typer
 
 from queenright.cli.errors import UsageError
 from queenright.cli.options import TokenFile, Url
-from queenright.cli.output.text import local_time, single_line
+from queenright.cli.output.text import format_local_time, to_single_line
 from queenright.client.address import LOCAL_URL
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
@@ -50,7 +50,7 @@ def list_failed_sessions(status: Status) -> set[tuple[str, str]]:
 def describe_agent(agent: AgentRow) -> str:
     """Return what an agent waits for, or the reason of its findings; empty if there is neither."""
     if agent.waiting and not agent.ended:
-        limit_text = "" if agent.limited_until is None else f" at {local_time(agent.limited_until)}"
+        limit_text = "" if agent.limited_until is None else f" at {format_local_time(agent.limited_until)}"
         return f"{agent.activity}: {agent.question}" if agent.question else agent.activity + limit_text
     return agent.reason if agent.findings else ""
 
@@ -115,7 +115,7 @@ def with_options(kind: Callable[..., T]) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
-def listing_group(list_command: Callable[..., None], *, example: str) -> typer.Typer:
+def make_listing_group(list_command: Callable[..., None], *, example: str) -> typer.Typer:
     """
     Return a group whose `list` subcommand also runs when no subcommand is named.
 
@@ -174,7 +174,7 @@ def require_text(text: str, name: str = "name") -> str:
 def warn_about_limits(status: Status) -> bool:
     """Print the limits on the service's actions to stderr; return whether the emergency stop is on."""
     for limit in _describe_limits(status):
-        typer.echo(single_line(limit), err=True)
+        typer.echo(to_single_line(limit), err=True)
     return status.acting.emergency_stop.on
 
 
@@ -183,7 +183,7 @@ def _describe_limits(status: Status) -> Iterator[str]:
     if acting.emergency_stop.on:
         yield describe_emergency_stop(acting.emergency_stop)
     if acting.storm.since is not None:
-        since, workers = local_time(acting.storm.since), format_count(acting.storm.workers, "worker")
+        since, workers = format_local_time(acting.storm.since), format_count(acting.storm.workers, "worker")
         yield f"A storm since {since}: {workers} got worse at the same time."
     if (wait := acting.budget.free_at - status.at) > 0:
         yield (
@@ -197,5 +197,5 @@ def describe_emergency_stop(stop: EmergencyStop | StatusEmergencyStop) -> str:
     """Return whether the emergency stop is on, since when, by whom and why."""
     if not stop.on:
         return "The emergency stop is off."
-    since = f" since {local_time(stop.changed_at)}" if stop.changed_at is not None else ""
+    since = f" since {format_local_time(stop.changed_at)}" if stop.changed_at is not None else ""
     return f"The emergency stop is on{since}, by {stop.by}: {stop.reason}."

@@ -34,7 +34,7 @@ def require_id(text: str) -> str:
     return text
 
 
-def id_argument(command: str, **options: Any) -> Any:
+def make_id_argument(command: str, **options: Any) -> Any:
     """Return the argument for an id that a command lists."""
     text = f"Id, or its beginning, as `queenright {command}` shows it."
     return typer.Argument(callback=require_id, help=text, **options)

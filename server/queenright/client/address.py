@@ -34,11 +34,11 @@ def resolve_url(url: str | None, environment: Mapping[str, str] = os.environ) ->
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise InvalidAddressError(f"{without_credentials(url)!r} is not a URL; pass one such as {LOCAL_URL}.")
+        raise InvalidAddressError(f"{remove_credentials(url)!r} is not a URL; pass one such as {LOCAL_URL}.")
     return url.rstrip("/")
 
 
-def without_credentials(url: str) -> str:
+def remove_credentials(url: str) -> str:
     """Return a URL for messages, without user and password; it need not be valid."""
     return re.sub(r"^(\w*://)?.*@", r"\1", url, flags=re.DOTALL)
 

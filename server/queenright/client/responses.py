@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from queenright.client.address import without_credentials
+from queenright.client.address import remove_credentials
 from queenright.client.errors import RequestRejectedError, UnreachableError
 
 M = TypeVar("M", bound=BaseModel)
@@ -27,7 +27,7 @@ def parse_json_object(response: httpx.Response, *, accepted_status: int | None =
         UnreachableError: The response is not a JSON object, so the server is not Queenright.
     """
     if not response.is_success and response.status_code != accepted_status:
-        raise refusal_error(response)
+        raise make_refusal_error(response)
     if not response.content:
         return {}
     try:
@@ -35,11 +35,11 @@ def parse_json_object(response: httpx.Response, *, accepted_status: int | None =
     except ValueError:
         content = None
     if not isinstance(content, dict):
-        raise not_queenright_error(response, "the response is not a JSON object")
+        raise make_not_queenright_error(response, "the response is not a JSON object")
     return content
 
 
-def refusal_error(response: httpx.Response) -> RequestRejectedError:
+def make_refusal_error(response: httpx.Response) -> RequestRejectedError:
     """Return the error for a response, with the service's own message if there is one."""
     problem: dict[str, Any] = {}
     if response.headers.get("content-type", "").partition(";")[0] == "application/problem+json":
@@ -80,7 +80,7 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
         ) from None
 
 
-def not_queenright_error(response: httpx.Response, reason: str) -> UnreachableError:
+def make_not_queenright_error(response: httpx.Response, reason: str) -> UnreachableError:
     """Return the error for a server that is not a Queenright service."""
     return UnreachableError(
         f"{_get_origin(response.request.url)} is not Queenright: {reason}. "
@@ -88,20 +88,20 @@ def not_queenright_error(response: httpx.Response, reason: str) -> UnreachableEr
     )
 
 
-def unreachable_error(url: str, error: Exception) -> UnreachableError:
+def make_unreachable_error(url: str, error: Exception) -> UnreachableError:
     """Return the error for a request without a complete response."""
     if "WRONG_VERSION_NUMBER" in str(error):
         return UnreachableError(
-            f"{without_credentials(url)} does not use HTTPS. Start the URL with http://, "
+            f"{remove_credentials(url)} does not use HTTPS. Start the URL with http://, "
             "or use the URL of the proxy that terminates TLS."
         )
     if isinstance(error, httpx.ReadTimeout):
         return UnreachableError(
-            f"The service at {without_credentials(url)} accepted the connection but did not respond in time. "
+            f"The service at {remove_credentials(url)} accepted the connection but did not respond in time. "
             "It may be overloaded: try again."
         )
     return UnreachableError(
-        f"Queenright does not respond at {without_credentials(url)} ({type(error).__name__}). "
+        f"Queenright does not respond at {remove_credentials(url)} ({type(error).__name__}). "
         "Start one with `queenright up`, or pass another URL with --url or QUEENRIGHT_URL."
     )
 
@@ -111,7 +111,7 @@ def query_params(**params: Any) -> dict[str, Any]:
     return {name: _to_param(value) for name, value in params.items() if value is not None}
 
 
-def json_body(**fields: Any) -> dict[str, Any]:
+def parse_json_body(**fields: Any) -> dict[str, Any]:
     """Return a JSON body, without the keys that are None."""
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from queenright.api.events import Event
-from queenright.client.address import resolve_url, without_credentials
+from queenright.client.address import remove_credentials, resolve_url
 from queenright.client.asynchronous import agents, client, resources
 from queenright.client.asynchronous.client import new_id
 from queenright.client.asynchronous.stream import AsyncEventStream
@@ -374,7 +374,7 @@ class Queenright:
         return self._client.url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({without_credentials(self.url)!r})"
+        return f"{type(self).__name__}({remove_credentials(self.url)!r})"
 
     def __enter__(self) -> Self:
         return self

@@ -12,7 +12,7 @@ from queenright import api
 from queenright.api.events import Event
 from queenright.api.loaded_agents import MessageRow, NodeRow, ToolUse
 from queenright.client import AsyncQueenright
-from queenright.client.address import without_credentials
+from queenright.client.address import remove_credentials
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
@@ -48,7 +48,7 @@ class ServiceGateway:
     @property
     def url(self) -> str:
         """URL of the service."""
-        return without_credentials(self.client.url)
+        return remove_credentials(self.client.url)
 
     # -- lists ---------------------------------------------------------------------------------
 

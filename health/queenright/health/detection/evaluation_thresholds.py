@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
-from queenright.instrumentation.validation_messages import fault_message
+from queenright.instrumentation.validation_messages import format_fault
 
 _SECTIONS: Final = ("heartbeat", "health_check", "stall", "bands", "loops")
 _PREFIX: Final = "health_monitoring"
@@ -102,7 +102,7 @@ def replace_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -
             fault = error.errors()[0]
             if not fault["loc"]:
                 name = f"{_PREFIX}.{section}.{next(iter(values))}"
-                raise InvalidThresholdError(name, fault_message(fault)) from error
+                raise InvalidThresholdError(name, format_fault(fault)) from error
             field = str(fault["loc"][0])
             limits = _describe_range(type(current).model_fields[field])
             reason = f"it must be a number {limits}, got {values.get(field, 0):g}"

@@ -25,7 +25,7 @@ from pydantic.alias_generators import to_camel, to_snake
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
-from queenright.instrumentation.validation_messages import describe_faults, fault_message
+from queenright.instrumentation.validation_messages import describe_faults, format_fault
 from queenright.runtime.events import LATEST_TIME, AgentEvent, EventType
 
 _DATA_FIELDS: Final = (
@@ -179,7 +179,7 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
         faults = error.errors(include_url=False)
         if not faults[0]["loc"]:
             raise InvalidHeartbeatError(
-                f"This is not a heartbeat: {fault_message(faults[0])}. "
+                f"This is not a heartbeat: {format_fault(faults[0])}. "
                 "Send a JSON object with at least agent_id."
             ) from None
         named_faults = [fault | {"loc": tuple(map(_get_field_name, fault["loc"]))} for fault in faults]

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import ToolOutcome
@@ -206,7 +206,7 @@ def _get_fingerprint(call: Mapping[str, Any], key: str, content: str) -> str | N
 
 
 def _find_effect(call: Mapping[str, Any]) -> str | None:
-    return effect_facts(_clean_field(call, "tool_name"), call.get("tool_input")).get("effect")
+    return get_effect_facts(_clean_field(call, "tool_name"), call.get("tool_input")).get("effect")
 
 
 def _redact_text(value: object) -> str | None:

@@ -20,7 +20,7 @@ from pydantic_core import ErrorDetails
 from queenright.health.findings import FindingKind, Severity
 from queenright.instrumentation.errors import ConflictError, InvalidValueError, NotFoundError, QueenrightError
 from queenright.instrumentation.redaction import redact
-from queenright.instrumentation.validation_messages import fault_message
+from queenright.instrumentation.validation_messages import format_fault
 
 TEXT_LIMIT: Final = 1000
 """The maximum number of characters of a cause or a suggested action."""
@@ -386,7 +386,7 @@ def _describe_problem(error: ErrorDetails) -> str:
         return f"{name}: is not a field of a ticket; leave it out"
     if name == "severity":
         return f"severity: must be one of {', '.join(Severity)}, got {_shorten(error['input'])}"
-    message = fault_message(error)
+    message = format_fault(error)
     problem = message[:1].lower() + message[1:]
     return f"{name}: {problem}, got {_shorten(error['input'])}"
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.runner import AgentRunner
-from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS, Tool, ToolError, docstring_summary
+from queenright.runtime.tooling.tools import CONTEXT_PARAMETERS, Tool, ToolError, get_docstring_summary
 
 Load = Callable[[Path], AgentRunner]
 """Loads the agent in a folder. Blocks."""
@@ -211,7 +211,7 @@ class Lifecycle:
 def _make_tool(arguments: type[_Arguments], method: Callable[..., Any]) -> Tool:
     context = tuple(name for name in inspect.signature(method).parameters if name in CONTEXT_PARAMETERS)
     name = method.__name__.removeprefix("_")
-    return Tool(name, docstring_summary(method), arguments, method, context=context)
+    return Tool(name, get_docstring_summary(method), arguments, method, context=context)
 
 
 def _describe_unknown_graph(graph_id: str, runtime: AgentRuntime) -> str:

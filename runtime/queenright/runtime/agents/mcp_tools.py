@@ -19,7 +19,7 @@ from queenright.runtime.agents.credentials import substitute_variables
 from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
 from queenright.runtime.agents.mcp_spec import McpServerSpec
 from queenright.runtime.deadline import Sleep, within
-from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError, json_text
+from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError, format_json
 
 if TYPE_CHECKING:
     import mcp
@@ -260,7 +260,7 @@ def result_text(result: CallToolResult) -> str:
     # With several text blocks or none, the structured value is easier to read.
     if content is not None and is_text and len(result.content) != 1:
         is_wrapped = isinstance(content, dict) and content.keys() == {"result"}
-        return json_text(content["result"] if is_wrapped else content)
+        return format_json(content["result"] if is_wrapped else content)
     return "\n".join(_describe_block(block) for block in result.content)
 
 

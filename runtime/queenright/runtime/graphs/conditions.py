@@ -200,13 +200,13 @@ def _describe_missing(tree: ast.AST, error: LookupError) -> str:
 
 
 def _require_numbers(operation: Callable[[Any, Any], Any], sign: str) -> Callable[[Any, Any], Any]:
-    def checked_operation(left: Any, right: Any) -> Any:
+    def check_operation(left: Any, right: Any) -> Any:
         for value in (left, right):
             if not isinstance(value, int | float):
                 raise TypeError(f"{sign} needs numbers, not {type(value).__name__}")
         return operation(left, right)
 
-    return checked_operation
+    return check_operation
 
 
 def _add(left: Any, right: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import field_validator, model_validator
 
-from queenright.runtime.graphs.graph_check import adjacency, find_graph_problems, reachable_from
+from queenright.runtime.graphs.graph_check import build_adjacency, find_graph_problems, find_reachable
 from queenright.runtime.graphs.specs import (
     ConversationMode,
     EdgeSpec,
@@ -91,4 +91,4 @@ class GraphSpec(Spec):
 
     def reachable(self, node_id: str) -> frozenset[str]:
         """Return the nodes reachable from ``node_id``, which is included only if it is in a cycle."""
-        return frozenset(reachable_from(node_id, adjacency(self.edges)))
+        return frozenset(find_reachable(node_id, build_adjacency(self.edges)))

@@ -40,7 +40,7 @@ def find_graph_problems(
     return result
 
 
-def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
+def build_adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
     """Return the targets of each node's edges, in order."""
     targets: dict[str, list[str]] = {}
     for edge in edges:
@@ -48,7 +48,7 @@ def adjacency(edges: Iterable[EdgeSpec]) -> Adjacency:
     return targets
 
 
-def reachable_from(start: str, targets: Adjacency) -> dict[str, None]:
+def find_reachable(start: str, targets: Adjacency) -> dict[str, None]:
     """Return the nodes reachable from ``start``, nearest first; ``start`` itself only if it is in a cycle."""
     reachable_nodes: dict[str, None] = {}
     frontier = [start]
@@ -134,10 +134,10 @@ def _find_repeated_edges(edges: Sequence[EdgeSpec]) -> Iterator[str]:
 def _find_unreachable_nodes(
     by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec], entry_points: Sequence[EntryPointSpec]
 ) -> Iterator[str]:
-    targets = adjacency(edges)
+    targets = build_adjacency(edges)
     reachable_nodes: set[str] = set()
     for start in {entry.node_id for entry in entry_points}:
-        reachable_nodes |= {start, *reachable_from(start, targets)}
+        reachable_nodes |= {start, *find_reachable(start, targets)}
     for node_id in by_id:
         if node_id not in reachable_nodes and entry_points:
             yield f"node {node_id!r} is not reachable from any entry point"
@@ -151,8 +151,8 @@ def _find_endless_cycles(by_id: Mapping[str, NodeSpec], edges: Sequence[EdgeSpec
     it succeeds, and none limits its visits.
     """
     edges = [edge for edge in edges if edge.source in by_id and edge.target in by_id]
-    targets = adjacency(edges)
-    reachable = {node_id: reachable_from(node_id, targets) for node_id in by_id}
+    targets = build_adjacency(edges)
+    reachable = {node_id: find_reachable(node_id, targets) for node_id in by_id}
     checked_nodes: set[str] = set()
     for node_id in by_id:
         if node_id in checked_nodes or node_id not in reachable[node_id]:

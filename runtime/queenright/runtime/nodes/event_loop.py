@@ -29,7 +29,7 @@ from queenright.runtime.nodes.inbox import Inbox, Note
 from queenright.runtime.nodes.model_request import request_reply
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.node_judge import JudgeFailedError, Judgement, NodeJudge, Turn
-from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, find_missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter, StepReport
 from queenright.runtime.nodes.tool_use import Approve, ToolRunner, with_unique_ids
 from queenright.runtime.nodes.turn_verdict import NextAction, assess_turn
@@ -449,7 +449,7 @@ class EventLoopNode:
             spec=self._spec,
             ask=ask_model,
             outputs=dict(cursor.outputs),
-            missing=missing_output_keys(self._spec, cursor.outputs),
+            missing=find_missing_output_keys(self._spec, cursor.outputs),
             text=cursor.text,
             tool_calls=tuple(cursor.calls),
             iteration=cursor.iteration,

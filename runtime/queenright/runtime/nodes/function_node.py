@@ -15,7 +15,7 @@ from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.inputs import convert_arguments
 from queenright.runtime.memory import SharedMemory, check_output_sizes
 from queenright.runtime.nodes.event_loop import NodeResult
-from queenright.runtime.nodes.own_tools import missing_output_keys
+from queenright.runtime.nodes.own_tools import find_missing_output_keys
 from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.nodes.routing import ROUTE
 from queenright.runtime.tooling.tool_threads import ToolThreads
@@ -116,7 +116,7 @@ def _convert_outputs(spec: NodeSpec, value: Any) -> dict[str, Any]:
     # An object always holds outputs by key, even a single one; otherwise a misspelt key would pass.
     is_single = len(spec.output_keys) == 1 and not isinstance(value, Mapping)
     outputs = {spec.output_keys[0]: value} if is_single else dict(value) if isinstance(value, Mapping) else {}
-    if missing := missing_output_keys(spec, outputs):
+    if missing := find_missing_output_keys(spec, outputs):
         raise InvalidOutputError(
             f"function {spec.function!r} of node {spec.id!r} did not return {missing[0]!r}; "
             f"it must return an object with: {', '.join(spec.output_keys)}"

@@ -24,7 +24,7 @@ class _Question(BaseModel):
     question: str = Field(min_length=1, description="The question to the user.")
 
 
-def builtin_tools(spec: NodeSpec) -> list[Tool]:
+def make_builtin_tools(spec: NodeSpec) -> list[Tool]:
     """Return the built-in tools of a node."""
     tools = []
     if spec.output_keys:
@@ -36,7 +36,7 @@ def builtin_tools(spec: NodeSpec) -> list[Tool]:
     return tools
 
 
-def missing_output_keys(spec: NodeSpec, outputs: dict[str, Any]) -> tuple[str, ...]:
+def find_missing_output_keys(spec: NodeSpec, outputs: dict[str, Any]) -> tuple[str, ...]:
     """Return the required output keys that are not set."""
     optional = spec.nullable_output_keys
     return tuple(key for key in spec.output_keys if key not in outputs and key not in optional)

@@ -13,7 +13,7 @@ ROUTE: Final = "route"
 """The output key of a router: the name of the chosen route."""
 
 
-def routing_node(spec: NodeSpec) -> NodeSpec:
+def make_routing_node(spec: NodeSpec) -> NodeSpec:
     """Return the event-loop node for a router with a model: it must set ``route``."""
     routes = "\n".join(f"- {name}: {when}" for name, when in spec.routes.items())
     prompt = f"{spec.system_prompt}\n\nChoose one route, and set it with set_output as {ROUTE!r}:\n{routes}"

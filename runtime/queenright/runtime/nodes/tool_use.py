@@ -10,7 +10,7 @@ from queenright.runtime.breaker_protocols import BreakerKind, Breakers, CallRefu
 from queenright.runtime.deadline import Sleep, wait_all, within
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.llm.model import Message, ToolCall
-from queenright.runtime.nodes.own_tools import builtin_tools, call_effect
+from queenright.runtime.nodes.own_tools import call_effect, make_builtin_tools
 from queenright.runtime.nodes.reporting import StepReport, ToolReport
 from queenright.runtime.nodes.visit import Visit
 from queenright.runtime.storage.entries import EntryKind
@@ -47,7 +47,7 @@ class ToolRunner:
         agent_id: str = "",
         approve: Approve | None = None,
     ) -> None:
-        builtin = builtin_tools(spec)
+        builtin = make_builtin_tools(spec)
         self._approve = approve
         self._timeout_seconds = spec.tool_timeout_seconds
         self._builtin_names = frozenset(tool.name for tool in builtin)

@@ -9,7 +9,7 @@ from typing import Final
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.nodes.cursor import NodeCursor
-from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, missing_output_keys
+from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT, find_missing_output_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
         return ASK_JUDGE
     builtin = {SET_OUTPUT, ASK_USER} if spec.client_facing else {SET_OUTPUT}
     uses_tools = any(name not in builtin for name in cursor.calls)
-    missing = missing_output_keys(spec, cursor.outputs)
+    missing = find_missing_output_keys(spec, cursor.outputs)
     has_text = bool(cursor.text.strip())
     if cursor.asked:
         return NextAction(Verdict.CONTINUE, question="\n".join(cursor.asked))

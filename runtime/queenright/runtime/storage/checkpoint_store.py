@@ -24,7 +24,7 @@ from queenright.instrumentation.errors import ConflictError, NotFoundError
 from queenright.runtime.events import Clock
 from queenright.runtime.storage.files import (
     UnusableFileError,
-    json_bytes,
+    encode_json,
     read_json,
     sync_folder,
     write_files,
@@ -139,7 +139,7 @@ class CheckpointStore:
                 f"{checkpoint_id!r} is not a valid checkpoint id; ids() returned other characters."
             )
         # Hash what will be read back.
-        row = json.loads(json_bytes(draft.model_dump(mode="json")))
+        row = json.loads(encode_json(draft.model_dump(mode="json")))
         row |= {
             "checkpoint_id": checkpoint_id,
             "parent_id": parent.checkpoint_id if parent else None,
@@ -147,7 +147,7 @@ class CheckpointStore:
             "created_at": self._clock(),
         }
         row[_HASH_KEY] = content_hash(row)
-        write_files({path: json_bytes(row)})
+        write_files({path: encode_json(row)})
         return Checkpoint.model_validate(row)
 
     def load(self, checkpoint_id: str) -> Checkpoint:

@@ -30,14 +30,14 @@ from queenright.runtime.storage.exchanges import (
     estimate_tokens,
     find_first_kept,
     group_exchanges,
-    visible_messages,
+    list_visible_messages,
 )
 from queenright.runtime.storage.files import (
     TEMP_SUFFIX,
     Disk,
     SkippedFile,
     UnusableFileError,
-    json_bytes,
+    encode_json,
     read_json,
     sync_folder,
     write_files,
@@ -104,7 +104,7 @@ class Conversation:
 
         A message with an unanswered call is omitted together with its other answers; see ``repair``.
         """
-        return visible_messages(self._entries)
+        return list_visible_messages(self._entries)
 
     async def append(self, *drafts: Draft) -> list[Entry]:
         """
@@ -244,14 +244,14 @@ class Conversation:
     # even if the caller was cancelled.
 
     def _add(self, additions: Sequence[Entry]) -> None:
-        write_files({self._get_path(entry.seq): json_bytes(entry.to_dict()) for entry in additions})
+        write_files({self._get_path(entry.seq): encode_json(entry.to_dict()) for entry in additions})
         self._entries = [*self._entries, *additions]
 
     def _shorten(self, removals: Sequence[Entry], kept_entries: Sequence[Entry]) -> None:
         current_entries = {entry.seq: entry for entry in self._entries}
         # The summary has the lowest number: it is written before the entries it replaces are removed.
         changes = [entry for entry in kept_entries if current_entries.get(entry.seq) is not entry]
-        write_files({self._get_path(entry.seq): json_bytes(entry.to_dict()) for entry in changes})
+        write_files({self._get_path(entry.seq): encode_json(entry.to_dict()) for entry in changes})
         self._entries = list(kept_entries)
         numbers = {entry.seq for entry in kept_entries}
         self._remove_files(entry.seq for entry in removals if entry.seq not in numbers)

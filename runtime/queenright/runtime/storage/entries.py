@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 
 from queenright.runtime.llm.model import Message, Role
-from queenright.runtime.storage.files import json_bytes
+from queenright.runtime.storage.files import encode_json
 from queenright.runtime.storage.session_state import describe_invalid_state
 
 
@@ -73,7 +73,7 @@ class Entry:
         """
         entry = cls(seq=seq, at=float(at), kind=draft.kind, message=draft.message, visit_id=draft.visit_id)
         row = {**entry.to_dict(), "data": dict(draft.data)}
-        return cls.from_dict(json.loads(json_bytes(row)))
+        return cls.from_dict(json.loads(encode_json(row)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""

@@ -72,7 +72,7 @@ def group_exchanges(entries: Iterable[Entry]) -> list[Exchange]:
     return result
 
 
-def visible_messages(entries: Iterable[Entry]) -> list[Message]:
+def list_visible_messages(entries: Iterable[Entry]) -> list[Message]:
     """Return the messages that may be sent to a model."""
     return [
         entry.message

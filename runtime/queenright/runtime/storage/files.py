@@ -109,7 +109,7 @@ class Disk:
             self.pending -= 1
 
 
-def json_bytes(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """
     Encode ``value`` as compact JSON in UTF-8.
 
@@ -166,7 +166,7 @@ def write_json(path: Path, value: object) -> None:
         OSError: The disk write failed.
         TypeError: The value contains a value that is not JSON.
     """
-    write_files({path: json_bytes(value)})
+    write_files({path: encode_json(value)})
 
 
 def read_json(path: Path) -> Any:
@@ -200,7 +200,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
         OSError: The disk write failed, or was incomplete.
         TypeError: ``row`` contains a value that is not JSON.
     """
-    data = json_bytes(row) + b"\n"
+    data = encode_json(row) + b"\n"
     make_folder(path.parent)
     file = os.open(path, os.O_APPEND | _OPEN_FLAGS, PRIVATE_FILE)
     try:
@@ -213,7 +213,7 @@ def append_line(path: Path, row: Mapping[str, Any]) -> None:
         os.close(file)
 
 
-def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
+def read_newest_lines(path: Path) -> Iterator[dict[str, Any]]:
     """
     Yield the JSON objects of a file of lines, newest first; other lines are skipped.
 
@@ -222,15 +222,15 @@ def newest_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         UnusableFileError: The file cannot be read.
     """
-    for _, row in lines_before(path):
+    for _, row in read_lines_before(path):
         yield row
 
 
-def lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_lines_before(path: Path, before: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     Yield the JSON objects of a file of lines with their byte offsets, newest first.
 
-    Like ``newest_lines``. The file only grows, so offsets stay valid.
+    Like ``read_newest_lines``. The file only grows, so offsets stay valid.
 
     Args:
         before: Only lines that start before this offset.

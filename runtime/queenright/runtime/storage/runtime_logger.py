@@ -19,8 +19,8 @@ from pydantic import BaseModel, Field, ValidationError
 from queenright.runtime.storage.files import (
     UnusableFileError,
     append_line,
-    newest_lines,
     read_json,
+    read_newest_lines,
     write_json,
 )
 from queenright.runtime.storage.session_state import ExecutionState, describe_invalid_state
@@ -199,7 +199,7 @@ class RuntimeLogger:
 
 
 def _read_newest_rows(path: Path, node_id: str | None, limit: int | None) -> list[dict[str, Any]]:
-    rows = (row for row in newest_lines(path) if node_id is None or row.get("node_id") == node_id)
+    rows = (row for row in read_newest_lines(path) if node_id is None or row.get("node_id") == node_id)
     try:
         return list(islice(rows, limit))[::-1]
     except UnusableFileError as error:

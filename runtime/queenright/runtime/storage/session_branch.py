@@ -10,7 +10,7 @@ from typing import Final
 from queenright.runtime.storage.checkpoint_store import Checkpoint
 from queenright.runtime.storage.conversation import list_conversations
 from queenright.runtime.storage.files import make_folder, sync_folder
-from queenright.runtime.storage.session_state import SessionState, SessionStatus, execution_key
+from queenright.runtime.storage.session_state import SessionState, SessionStatus, make_execution_key
 from queenright.runtime.storage.session_store import Session, SessionStore
 
 _PART: Final = re.compile(r"([0-9]{10,})\.json")
@@ -38,7 +38,7 @@ def branch_session(
 
     def copy_state(state: SessionState) -> None:
         state.memory.update(checkpoint.memory)
-        state.executions[execution_key(run.graph_id, run.entry_point)] = run.model_copy(
+        state.executions[make_execution_key(run.graph_id, run.entry_point)] = run.model_copy(
             deep=True, update={"execution_id": execution_id, "status": SessionStatus.PAUSED}
         )
 

@@ -100,7 +100,7 @@ class SessionState(BaseModel):
     updated_at: FiniteFloat
     memory: dict[str, Any] = Field(default_factory=dict)
     executions: dict[str, ExecutionState] = Field(default_factory=dict)
-    """Executions by ``execution_key``."""
+    """Executions by ``make_execution_key``."""
 
     @property
     def status(self) -> SessionStatus:
@@ -109,7 +109,7 @@ class SessionState(BaseModel):
         return next((status for status in _WORST_FIRST if status in statuses), SessionStatus.ACTIVE)
 
 
-def execution_key(graph_id: str, entry_point: str) -> str:
+def make_execution_key(graph_id: str, entry_point: str) -> str:
     """Return the key under which a session keeps the latest execution of an entry point."""
     return f"{graph_id}::{entry_point}"
 

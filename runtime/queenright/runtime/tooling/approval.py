@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from queenright.instrumentation.redaction import masked_traceback
+from queenright.instrumentation.redaction import mask_traceback
 from queenright.runtime.tooling.tools import ToolError
 
 _log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ApprovalGate:
                 answer = callback(request)
                 is_approved = answer if isinstance(answer, bool) else await answer
             except Exception as error:
-                _log.error("the approval callback failed: %s", masked_traceback(error))
+                _log.error("the approval callback failed: %s", mask_traceback(error))
                 raise NotApprovedError("the approval callback failed") from error
         if is_approved is not True:
             raise NotApprovedError("it was not approved")

@@ -255,7 +255,7 @@ def tool_from_function(
     tool_name: str = name or str(getattr(function, "__name__", "function"))
     return Tool(
         name=tool_name,
-        description=docstring_summary(function) or tool_name,
+        description=get_docstring_summary(function) or tool_name,
         arguments=arguments,
         run=run,
         timeout_seconds=timeout_seconds,
@@ -270,10 +270,10 @@ def _to_text(answer: object) -> str:
         return answer
     if isinstance(answer, BaseModel):
         return answer.model_dump_json()
-    return json_text(answer)
+    return format_json(answer)
 
 
-def json_text(answer: object) -> str:
+def format_json(answer: object) -> str:
     """
     Encode a value as JSON: unknown types as text, NaN and infinities as null.
 
@@ -355,7 +355,7 @@ def parse_argument_descriptions(docstring: str) -> dict[str, str]:
     return descriptions
 
 
-def docstring_summary(function: Callable[..., Any]) -> str:
+def get_docstring_summary(function: Callable[..., Any]) -> str:
     """Return the part of a docstring before its sections."""
     lines = []
     for line in (inspect.getdoc(function) or "").splitlines():

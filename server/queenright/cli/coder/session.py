@@ -11,7 +11,7 @@ from typing import Final
 
 from queenright.cli.coder.workspace import Workspace
 from queenright.cli.options import ShellOptions
-from queenright.cli.terminal.shell import agent_loader, configure_logging
+from queenright.cli.terminal.shell import configure_logging, make_agent_loader
 from queenright.cli.terminal.shell_session import ShellSession, is_interactive
 from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.agents.lifecycle_tools import Lifecycle
@@ -38,7 +38,7 @@ def run_coder(folder: Path, options: ShellOptions, *, model: str) -> int:
         QueenrightError: The settings are invalid, or the model is unavailable.
     """
     configure_logging()
-    load = agent_loader(options.config, telemetry=options.telemetry)
+    load = make_agent_loader(options.config, telemetry=options.telemetry)
     provider = load_provider(model)
     if isinstance(provider, LiteLlmProvider):
         provider.check()
@@ -57,7 +57,7 @@ def add_graphs(runtime: AgentRuntime, lifecycle: Lifecycle, workspace: Workspace
     """Add the coder as the primary graph, and its guardian."""
     tools = [*lifecycle.tools, *workspace.tools]
     names = [tool.name for tool in tools]
-    coder, guardian = coder_graph(names), guardian_graph(names)
+    coder, guardian = make_coder_graph(names), make_guardian_graph(names)
     runtime.add_graph(coder, model=model, tools=tools, agent_id=coder.id, primary=True)
     runtime.add_graph(guardian, model=model, tools=tools, agent_id=guardian.id)
 
@@ -73,7 +73,7 @@ async def _converse(runtime: AgentRuntime, lifecycle: Lifecycle, resume: str | N
         await lifecycle.close()
 
 
-def coder_graph(tools: Iterable[str]) -> GraphSpec:
+def make_coder_graph(tools: Iterable[str]) -> GraphSpec:
     """Return the coder's graph. All its runs share one session with the user."""
     node = NodeSpec(
         id="code",
@@ -89,7 +89,7 @@ def coder_graph(tools: Iterable[str]) -> GraphSpec:
     return GraphSpec(id=CODER, nodes=(node,), entry_points=(EntryPointSpec(id="talk", node_id=node.id),))
 
 
-def guardian_graph(tools: Iterable[str]) -> GraphSpec:
+def make_guardian_graph(tools: Iterable[str]) -> GraphSpec:
     """Return the guardian's graph, which starts when a run of another graph fails."""
     node = NodeSpec(
         id="guard",

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queenright.cli.options import CURRENT_USER, By, EntryPoint, InputText, Json, Limit, Model
-from queenright.cli.output.printing import json_values, print_list, print_result
-from queenright.cli.output.text import fit, local_time, single_line, truncate
+from queenright.cli.output.printing import print_list, print_result, to_json_values
+from queenright.cli.output.text import fit, format_local_time, to_single_line, truncate
 from queenright.cli.service import require_text, with_service
 from queenright.cli.terminal.run_options import read_input
 
@@ -131,9 +131,9 @@ def chat(
     with time_limit(timeout):
         reply = wait_for_reply(service, agent, run, before)
     if as_json:
-        typer.echo(json.dumps({**json_values(run), "reply": reply.text, "ended": reply.end_type}))
+        typer.echo(json.dumps({**to_json_values(run), "reply": reply.text, "ended": reply.end_type}))
     else:
-        typer.echo("\n".join(map(single_line, reply.text.split("\n"))))
+        typer.echo("\n".join(map(to_single_line, reply.text.split("\n"))))
     if reply.has_failed:
         raise typer.Exit(1)
 
@@ -168,7 +168,9 @@ def sessions(
 ) -> None:
     """List the sessions of a loaded agent, newest first."""
     rows = list(service.agents.sessions(require_text(agent), graph_id=graph, limit=limit))
-    lines = (f"{local_time(s.created_at)}  {s.status:<10} {s.session_id}  {truncate(s.error)}" for s in rows)
+    lines = (
+        f"{format_local_time(s.created_at)}  {s.status:<10} {s.session_id}  {truncate(s.error)}" for s in rows
+    )
     print_list(rows, lines, "No sessions.", as_json=as_json)
 
 

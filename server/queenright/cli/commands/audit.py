@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final
 import typer
 
 from queenright.cli.errors import UsageError
-from queenright.cli.options import Config, Json, Storage, parse_path, settings_overrides
+from queenright.cli.options import Config, Json, Storage, collect_settings_overrides, parse_path
 from queenright.cli.output.progress import progress_bar, track
 from queenright.instrumentation.counts import format_count
 
@@ -61,7 +61,7 @@ def audit_verify(
     """Verify hash chains and signatures. Exit code 1 if anything was changed or is not signed."""
     from queenright.server.settings import load_settings
 
-    settings = load_settings(config, **settings_overrides(storage))
+    settings = load_settings(config, **collect_settings_overrides(storage))
     if export is not None:
         raise typer.Exit(_verify_export(settings, export, public_key or [], as_json=as_json))
     raise typer.Exit(_verify_log(settings, public_key or [], as_json=as_json))
@@ -89,7 +89,7 @@ def audit_export(
     from queenright.health.audit.audit_key import PUBLIC_NAME, AuditKey, PublicKeys
     from queenright.server.settings import load_settings
 
-    settings = load_settings(config, **settings_overrides(storage))
+    settings = load_settings(config, **collect_settings_overrides(storage))
     start, end = _parse_time("--since", since), _parse_time("--until", until)
     if start is not None and end is not None and end <= start:
         raise typer.BadParameter(

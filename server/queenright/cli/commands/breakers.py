@@ -11,7 +11,7 @@ from queenright.cli.completion_names import complete_breakers
 from queenright.cli.options import CURRENT_USER, By, Json
 from queenright.cli.output.printing import print_list, print_result
 from queenright.cli.output.text import truncate
-from queenright.cli.service import listing_group, require_text, with_service
+from queenright.cli.service import make_listing_group, require_text, with_service
 from queenright.instrumentation.counts import format_count
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def list_breakers(
     print_list(rows, lines, empty, as_json=as_json)
 
 
-breakers = listing_group(list_breakers, example="breakers list --open")
+breakers = make_listing_group(list_breakers, example="breakers list --open")
 
 
 @breakers.command("reset", epilog="Example: queenright breakers reset tool_execution:researcher:search")

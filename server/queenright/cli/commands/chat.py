@@ -16,8 +16,8 @@ import typer
 
 from queenright.cli.commands.tickets import TicketId
 from queenright.cli.options import CURRENT_USER, By, Json
-from queenright.cli.output.printing import json_values, print_result
-from queenright.cli.output.text import local_time, single_line, strip_control
+from queenright.cli.output.printing import print_result, to_json_values
+from queenright.cli.output.text import format_local_time, strip_control, to_single_line
 from queenright.cli.service import example, with_service
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def converse(
     """Print the ticket and its chat, then ask each question and print the answer."""
     if not as_json:
         names = (ticket.severity, ticket.kind.replace("_", " "), ticket.status.replace("_", " "))
-        head = f"{ticket.agent_id}: {', '.join(names)}, since {local_time(ticket.first_seen)}"
+        head = f"{ticket.agent_id}: {', '.join(names)}, since {format_local_time(ticket.first_seen)}"
         typer.secho(strip_control(head), bold=True)
         typer.echo(strip_control(ticket.cause))
         typer.echo("Ask about the problem, what was tried, or what to do next. Ctrl-D exits.\n")
@@ -124,7 +124,7 @@ def _ask_question(service: Queenright, ticket_id: str, question: str, *, by: str
             raise
         if printer.has_begun:
             typer.echo()
-        typer.echo(f"queenright: {single_line(str(error))}", err=True)
+        typer.echo(f"queenright: {to_single_line(str(error))}", err=True)
         return
     if as_json:
         _print_message(answer, as_json=True)
@@ -207,7 +207,7 @@ def stream_answer(service: Queenright, ticket_id: str, printer: AnswerPrinter | 
 def _print_message(message: ChatMessage, *, as_json: bool) -> None:
     """Print a message below its author and time."""
     if as_json:
-        typer.echo(json.dumps(json_values(message)))
+        typer.echo(json.dumps(to_json_values(message)))
         return
     _print_message_head(message.by, message.at)
     typer.echo(textwrap.indent(strip_control(message.text), "  ") + "\n")

@@ -10,9 +10,9 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, AgentFilter, By, Json, Limit, Reason
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import outcome_name, single_line, truncate, worker_cells
-from queenright.cli.service import listing_group, require_text, warn_about_limits, with_service
-from queenright.cli.short_ids import id_argument
+from queenright.cli.output.text import format_worker_cells, get_outcome_name, to_single_line, truncate
+from queenright.cli.service import make_listing_group, require_text, warn_about_limits, with_service
+from queenright.cli.short_ids import make_id_argument
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from queenright.client.synchronous import Queenright
 
 All = Annotated[bool, typer.Option("--all", help="Include decided and expired ones.")]
-ApprovalId = Annotated[str, id_argument("approvals")]
-EscalationId = Annotated[str, id_argument("escalations")]
-RequestId = Annotated[str, id_argument("permissions")]
+ApprovalId = Annotated[str, make_id_argument("approvals")]
+EscalationId = Annotated[str, make_id_argument("escalations")]
+RequestId = Annotated[str, make_id_argument("permissions")]
 
 
 class EscalationDecision(StrEnum):
@@ -44,7 +44,7 @@ def list_approvals(service: Queenright, all_: All = False, as_json: Json = False
     rows = list(service.approvals.list(only_open=None if all_ else True, limit=limit))
     lines = (
         f"{approval.approval_id}  {_format_approval_state(approval):<14} "
-        f"{worker_cells(approval.agent_id, approval.session_id)} {truncate(approval.reason)}"
+        f"{format_worker_cells(approval.agent_id, approval.session_id)} {truncate(approval.reason)}"
         for approval in rows
     )
     print_list(rows, lines, "No approvals." if all_ else "No pending approvals.", as_json=as_json)
@@ -56,7 +56,7 @@ def _format_approval_state(approval: Approval) -> str:
     return _format_time_left(approval.expires_at)
 
 
-approvals = listing_group(list_approvals, example="approvals list --all")
+approvals = make_listing_group(list_approvals, example="approvals list --all")
 
 
 @approvals.command("approve", epilog='Example: queenright approvals approve 01a2c4f8 --reason "it loops"')
@@ -71,7 +71,7 @@ def approve(
     """Approve a request and terminate the worker. Exit code 1 if it still runs or the request has expired."""
     result = service.approvals.approve(approval, by=by, reason=reason)
     texts = {"done": "terminated.", "dry_run": "dry run, logged; nothing was done."}
-    outcome = texts.get(result.outcome or "") or f"{outcome_name(result.outcome)}: {result.detail}"
+    outcome = texts.get(result.outcome or "") or f"{get_outcome_name(result.outcome)}: {result.detail}"
     print_result(result, f"{result.agent_id}: {outcome}", as_json=as_json)
     raise typer.Exit(0 if result.outcome == "done" else 1)
 
@@ -102,12 +102,13 @@ def list_escalations(
         pending = "frozen" if is_frozen else _format_time_left(e.deadline)
         state = pending if e.status == "pending" else e.decision or e.status
         lines.append(
-            f"{e.escalation_id}  {state:<14} {worker_cells(e.agent_id, e.session_id)} {truncate(e.reason)}"
+            f"{e.escalation_id}  {state:<14} {format_worker_cells(e.agent_id, e.session_id)} "
+            f"{truncate(e.reason)}"
         )
     print_list(rows, lines, "No escalations." if all_ else "No pending escalations.", as_json=as_json)
 
 
-escalations = listing_group(list_escalations, example="escalations list --all")
+escalations = make_listing_group(list_escalations, example="escalations list --all")
 
 
 @escalations.command(
@@ -145,13 +146,13 @@ def list_permissions(
     rows = list(service.permissions.list(agent_id=agent, limit=limit))
     lines = (
         f"{request.request_id}  {_format_time_left(request.expires_at)}  "
-        f"{worker_cells(request.agent_id, request.session_id)}\n  {single_line(request.question)}"
+        f"{format_worker_cells(request.agent_id, request.session_id)}\n  {to_single_line(request.question)}"
         for request in rows
     )
     print_list(rows, lines, "No pending permission requests.", as_json=as_json)
 
 
-permissions = listing_group(list_permissions, example="permissions list")
+permissions = make_listing_group(list_permissions, example="permissions list")
 
 
 @permissions.command("allow", epilog="Example: queenright permissions allow 01a2c4f8")

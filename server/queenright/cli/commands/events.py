@@ -10,8 +10,8 @@ import typer
 
 from queenright.cli.errors import UsageError
 from queenright.cli.options import AgentFilter, Json
-from queenright.cli.output.printing import json_values
-from queenright.cli.output.text import fit, single_line
+from queenright.cli.output.printing import to_json_values
+from queenright.cli.output.text import fit, to_single_line
 from queenright.cli.service import example, require_text, with_service
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def events(
     ) as stream:
         try:
             for event in stream:
-                typer.echo(json.dumps(json_values(event)) if as_json else _format_event(event))
+                typer.echo(json.dumps(to_json_values(event)) if as_json else _format_event(event))
                 remaining = None if remaining is None else remaining - 1
                 if remaining == 0:
                     return
@@ -72,7 +72,7 @@ def _print_notice(notice: Notice) -> None:
     elif notice.kind == "dropped":
         typer.echo(f"queenright: {notice.data.get('count', 'some')} deltas were dropped.", err=True)
     elif notice.kind == "reset":
-        typer.echo(f"queenright: {single_line(str(notice.data.get('reason', '')))}", err=True)
+        typer.echo(f"queenright: {to_single_line(str(notice.data.get('reason', '')))}", err=True)
 
 
 def _format_event(event: Event) -> str:
@@ -82,7 +82,7 @@ def _format_event(event: Event) -> str:
         f"{key}={_format_value(value)}" for key, value in event.data.items() if key not in _LONG_KEYS
     )
     head = f"{time_text}  {fit(event.agent_id, 20)} {fit(event.type, 28)}"
-    return single_line(f"{head} {fit(data, _WIDTH - len(head))}")
+    return to_single_line(f"{head} {fit(data, _WIDTH - len(head))}")
 
 
 def _format_value(value: Any) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from queenright.cli.options import Json, TokenFile, Url
-from queenright.cli.output.printing import json_values
-from queenright.cli.output.text import fit, single_line, truncate_start
+from queenright.cli.output.printing import to_json_values
+from queenright.cli.output.text import fit, to_single_line, truncate_start
 from queenright.cli.service import connect, describe_agent, example, list_failed_sessions, warn_about_limits
 from queenright.client.address import LOCAL_URL
 from queenright.instrumentation.counts import format_count
@@ -60,7 +60,7 @@ def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, 
         rows = list(service.agents.list())
         agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in urgent_sessions]
     if as_json:
-        typer.echo(json.dumps([json_values(agent) for agent in agents], indent=2))
+        typer.echo(json.dumps([to_json_values(agent) for agent in agents], indent=2))
         return
     warn_about_limits(status)
     _print_agents(agents, wide=wide)
@@ -74,7 +74,8 @@ def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
         typer.echo("No agents.")
         return
     rows = [
-        [single_line(name) or "-" for name in (a.agent_id, a.session_id, _get_task_name(a))] for a in agents
+        [to_single_line(name) or "-" for name in (a.agent_id, a.session_id, _get_task_name(a))]
+        for a in agents
     ]
     headings = ["agent", "session", "task"]
     widths = [max(len(row[n]) for row in [headings, *rows]) for n in range(3)]
@@ -91,7 +92,7 @@ def _print_agents(agents: list[AgentRow], *, wide: bool) -> None:
         # An ended session has an outcome instead of a health.
         lines.append(row_format.format(a.outcome or a.state, *cells, a.steps, a.bad_steps))
         if problem := describe_agent(a):
-            problem = single_line(" ".join(problem.split()))
+            problem = to_single_line(" ".join(problem.split()))
             lines.append(f"  {problem if wide else fit(problem, 76)}".rstrip())
     # A write for each line would take longer than the list.
     typer.echo("\n".join(lines))

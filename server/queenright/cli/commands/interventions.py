@@ -11,7 +11,7 @@ import typer
 
 from queenright.cli.options import CURRENT_USER, Agent, AgentFilter, By, Json, Limit, Reason, Session
 from queenright.cli.output.printing import print_list, print_result
-from queenright.cli.output.text import local_time, outcome_name, truncate, worker_cells
+from queenright.cli.output.text import format_local_time, format_worker_cells, get_outcome_name, truncate
 from queenright.cli.service import describe_emergency_stop, example, require_text, with_service
 from queenright.cli.short_ids import resolve_session, resolve_task
 
@@ -128,7 +128,7 @@ def recoveries(service: Queenright, as_json: Json = False, limit: Limit = 20) ->
     """List recoveries, newest first."""
     rows = list(service.recoveries.list(limit=limit))
     lines = (
-        f"{local_time(r.created_at)}  {r.state:<10} {worker_cells(r.agent_id, r.session_id)} "
+        f"{format_local_time(r.created_at)}  {r.state:<10} {format_worker_cells(r.agent_id, r.session_id)} "
         f"{_format_attempt(r)}  {r.task_id}  {truncate(r.outcome or r.reason)}"
         for r in rows
     )
@@ -152,7 +152,8 @@ def interventions(
     if agent is not None and not rows:
         service.agents.health(agent)  # Raises for an unknown worker.
     lines = (
-        f"{local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} {worker_cells(i.agent_id, i.session_id)} "
+        f"{format_local_time(i.created_at)}  {i.kind:<9} {i.outcome:<12} "
+        f"{format_worker_cells(i.agent_id, i.session_id)} "
         f"{'automatic' if i.by == 'ladder' else f'by {i.by}'}: {truncate(i.detail or i.reason)}"
         for i in rows
     )
@@ -190,4 +191,4 @@ def stop_acting(
 def _describe_outcome(result: NudgeResult | TerminationResult) -> str:
     if result.outcome == "dry_run":
         return "Dry run: logged, nothing was done."
-    return f"{outcome_name(result.outcome).capitalize()}: {result.detail}"
+    return f"{get_outcome_name(result.outcome).capitalize()}: {result.detail}"

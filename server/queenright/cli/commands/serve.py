@@ -14,7 +14,7 @@ from queenright.cli.options import (
     OtlpPort,
     PortOption,
     Storage,
-    settings_overrides,
+    collect_settings_overrides,
 )
 from queenright.cli.service import example
 
@@ -55,7 +55,7 @@ def up(
     settings = load_settings(
         config,
         defaults=(UP_DEFAULTS if demo else {}) | get_example_roots(),
-        **settings_overrides(storage, port, otlp_port, otlp_forward),
+        **collect_settings_overrides(storage, port, otlp_port, otlp_forward),
     )
     if check:
         raise typer.Exit(check_up())
@@ -100,5 +100,5 @@ def serve(
     from queenright.cli.jobs.service import run_serve
     from queenright.server.settings import load_settings
 
-    overrides = settings_overrides(storage, port, otlp_port, otlp_forward, host, cluster)
+    overrides = collect_settings_overrides(storage, port, otlp_port, otlp_forward, host, cluster)
     raise typer.Exit(run_serve(load_settings(config, **overrides)))

@@ -10,10 +10,10 @@ import typer
 
 from queenright.cli.commands.tickets import TicketId
 from queenright.cli.options import CURRENT_USER, By, Json, parse_duration
-from queenright.cli.output.printing import json_values, print_result
-from queenright.cli.output.text import local_time, single_line
-from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import id_argument
+from queenright.cli.output.printing import print_result, to_json_values
+from queenright.cli.output.text import format_local_time, to_single_line
+from queenright.cli.service import make_listing_group, with_service
+from queenright.cli.short_ids import make_id_argument
 from queenright.instrumentation.durations import format_duration
 
 if TYPE_CHECKING:
@@ -37,15 +37,15 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
     """
     snapshot = service.silences.snapshot()
     if as_json:
-        typer.echo(json.dumps(json_values(snapshot), indent=2))
+        typer.echo(json.dumps(to_json_values(snapshot), indent=2))
     else:
         for silence in snapshot.silences:
             summary = (
                 f"{silence.silence_id}  {_format_time_left(silence):<18} {silence.by:<16} {silence.comment}"
             )
-            typer.echo(single_line(summary))
-            typer.echo(single_line(f"  {', '.join(silence.matchers)}"))
-            typer.echo(single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
+            typer.echo(to_single_line(summary))
+            typer.echo(to_single_line(f"  {', '.join(silence.matchers)}"))
+            typer.echo(to_single_line(f"  tickets: {', '.join(silence.tickets) or 'none open'}"))
         if not snapshot.peers:
             typer.echo(
                 "No Alertmanager is configured, so there are no silences; set alerting.alertmanager_urls."
@@ -57,7 +57,7 @@ def list_silences(service: Queenright, as_json: Json = False) -> None:
     raise typer.Exit(1 if snapshot.unknown else 0)
 
 
-silences = listing_group(
+silences = make_listing_group(
     list_silences,
     example="silences list",
 )
@@ -88,7 +88,7 @@ def add(
         raise typer.BadParameter("the comment is blank; give a text, or leave --comment out")
     target = service.tickets.get(ticket)
     if (current := target.silenced) is not None and current.until >= time.time() + duration:
-        until = f"until {local_time(current.until)}, by {current.by}: {current.comment}"
+        until = f"until {format_local_time(current.until)}, by {current.by}: {current.comment}"
         text = f"Nothing added: the ticket is already silenced {until} (silence {current.silence_id})."
         print_result(current, text, as_json=as_json)
         return
@@ -100,7 +100,8 @@ def add(
     )
     if current is not None and not as_json:
         typer.echo(
-            f"Silence {current.silence_id} also stays; it ends earlier, at {local_time(current.until)}."
+            f"Silence {current.silence_id} also stays; "
+            f"it ends earlier, at {format_local_time(current.until)}."
         )
     text = f"Silence {silence.silence_id} added. To end it: queenright silences expire {silence.silence_id}"
     print_result(silence, text, as_json=as_json)
@@ -110,7 +111,7 @@ def add(
 @with_service
 def expire(
     service: Queenright,
-    silence: Annotated[str, id_argument("silences")],
+    silence: Annotated[str, make_id_argument("silences")],
 ) -> None:
     """End a silence now. Exit code 1 if no Alertmanager has it."""
     service.silences.remove(silence)

@@ -10,7 +10,7 @@ import typer
 
 from queenright.cli.options import Json
 from queenright.cli.output.printing import print_result
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import to_single_line
 from queenright.cli.service import example, with_service
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
@@ -41,32 +41,32 @@ def _format_report(report: Telemetry) -> Iterator[str]:
     for source in report.sources:
         yield from _format_source(source)
     for refusal in report.refused:
-        yield single_line(
+        yield to_single_line(
             f"refused: {format_count(refusal.count, 'request')} to {refusal.path}, {refusal.status}, "
             f"{_format_age(refusal.last_seen)}: {refusal.reason}"
         )
     for row in report.unused:
         verdict = "rejected" if row.rejected else "not used"
-        yield single_line(
+        yield to_single_line(
             f"{verdict}: {format_count(row.count, 'record')} of {row.dialect}: {row.words} ({row.reason})"
         )
 
 
 def _format_source(source: TelemetrySource) -> Iterator[str]:
     activity_text = ", ".join(source.shows).replace("_", " ") or "no agent activity"
-    yield single_line(
+    yield to_single_line(
         f"{source.service} ({source.dialect}): {source.used:,} of "
         f"{format_count(source.records, 'record')} used, "
         f"{_format_age(source.last_seen)}; shows {activity_text}"
     )
     if source.agents:
-        yield single_line(f"  agents: {', '.join(source.agents)}")
-        yield single_line(
+        yield to_single_line(f"  agents: {', '.join(source.agents)}")
+        yield to_single_line(
             f"  last session {source.session}: {format_count(source.steps, 'step')}, "
             f"{format_count(source.tool_calls, 'tool call')}, {format_count(source.tokens, 'token')}"
         )
     for gap in source.missing:
-        yield single_line(f"  missing: {gap.missing}; {gap.remedy}")
+        yield to_single_line(f"  missing: {gap.missing}; {gap.remedy}")
 
 
 def _format_age(at: float) -> str:

@@ -13,10 +13,10 @@ import typer
 
 from queenright.cli.completion_names import CLOSED_STATUSES, complete_tickets
 from queenright.cli.options import CURRENT_USER, By, Json, Reason
-from queenright.cli.output.printing import json_values, print_list, print_result
-from queenright.cli.output.text import local_time, single_line, worker_cells
-from queenright.cli.service import listing_group, with_service
-from queenright.cli.short_ids import find_ticket_id, id_argument
+from queenright.cli.output.printing import print_list, print_result, to_json_values
+from queenright.cli.output.text import format_local_time, format_worker_cells, to_single_line
+from queenright.cli.service import make_listing_group, with_service
+from queenright.cli.short_ids import find_ticket_id, make_id_argument
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_spend
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from queenright.api.tickets import Ticket
     from queenright.client.synchronous import Queenright
 
-TicketId = Annotated[str, id_argument("tickets", autocompletion=complete_tickets)]
+TicketId = Annotated[str, make_id_argument("tickets", autocompletion=complete_tickets)]
 
 _MAX_TICKETS = 1000
 
@@ -64,7 +64,7 @@ def list_tickets(
     now = time.time()
     lines = (format_ticket_row(t, now, width) for t in rows)
     heading = _format_row(
-        "severity", "status", worker_cells("agent", "session", width), "problem", "age", "ticket"
+        "severity", "status", format_worker_cells("agent", "session", width), "problem", "age", "ticket"
     )
     if status is not None:
         empty = f"No tickets with status {status}."
@@ -73,7 +73,7 @@ def list_tickets(
     print_list(rows, lines, empty, as_json=as_json, heading=heading)
 
 
-tickets = listing_group(list_tickets, example="tickets list --all")
+tickets = make_listing_group(list_tickets, example="tickets list --all")
 
 
 @tickets.command("show", epilog="Example: queenright tickets show 01a2c4f8")
@@ -82,19 +82,19 @@ def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show one ticket: cause, evidence, judgement, triage, pending approval, notifications."""
     result = service.tickets.get(ticket)
     if as_json:
-        typer.echo(json.dumps(json_values(result), indent=2))
+        typer.echo(json.dumps(to_json_values(result), indent=2))
         return
     approvals = [] if result.closed_at else service.approvals.list(only_open=True)
     pending_approval = next((row for row in approvals if row.ticket_id == result.ticket_id), None)
     for line in format_ticket(result, time.time(), pending_approval):
-        typer.echo(single_line(line))
+        typer.echo(to_single_line(line))
 
 
 def format_ticket_row(ticket: Ticket, now: float, width: int = 24) -> str:
     """Return a ticket as a line of the list, with the worker's name in ``width`` characters."""
     kind = ticket.words_kind or ticket.kind
     age = format_duration(now - ticket.first_seen)
-    worker = worker_cells(ticket.agent_id, ticket.session_id, width)
+    worker = format_worker_cells(ticket.agent_id, ticket.session_id, width)
     suffix = f"{ticket.ticket_id}{'  silenced' if ticket.silenced else ''}"
     return _format_row(ticket.severity, ticket.status, worker, kind, age, suffix)
 
@@ -107,7 +107,7 @@ def _describe_silence(ticket: Ticket, now: float) -> str:
     silence = ticket.silenced
     if silence is None:
         return ""
-    duration = f"for {format_duration(silence.until - now)} more, until {local_time(silence.until)}"
+    duration = f"for {format_duration(silence.until - now)} more, until {format_local_time(silence.until)}"
     return f"{duration}, by {silence.by}: {silence.comment} (silence {silence.silence_id})"
 
 
@@ -131,13 +131,14 @@ def _format_receivers(ticket: Ticket) -> str:
         if row.at >= ticket.first_seen
     )
     rows = sorted(times, key=itemgetter(0))
-    return ", ".join(f"{row.receiver} ({row.status}, {local_time(at)})" for at, row in rows)
+    return ", ".join(f"{row.receiver} ({row.status}, {format_local_time(at)})" for at, row in rows)
 
 
 def _describe_duration(ticket: Ticket, now: float) -> str:
     if ticket.closed_at is None:
         return f"for {format_duration(now - ticket.first_seen)}"
-    return f"after {format_duration(ticket.closed_at - ticket.first_seen)}, at {local_time(ticket.closed_at)}"
+    duration = format_duration(ticket.closed_at - ticket.first_seen)
+    return f"after {duration}, at {format_local_time(ticket.closed_at)}"
 
 
 def _clean_analysis(ticket: Ticket) -> str:
@@ -153,7 +154,7 @@ def _clean_analysis(ticket: Ticket) -> str:
 def _describe_approval(approval: Approval | None) -> str:
     if approval is None:
         return ""
-    request = f"requested by {approval.asked_by}, until {local_time(approval.expires_at)}"
+    request = f"requested by {approval.asked_by}, until {format_local_time(approval.expires_at)}"
     return f"termination {request}: queenright approvals approve {approval.approval_id}"
 
 
@@ -191,7 +192,7 @@ def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> No
     entries = service.tickets.timeline(find_ticket_id(service, ticket))
     if entries.more and not as_json:
         typer.echo("Only the newest entries are shown.", err=True)
-    lines = (f"{local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in entries.timeline)
+    lines = (f"{format_local_time(entry.at)}  {' '.join(entry.text.split())}" for entry in entries.timeline)
     print_list(entries.timeline, lines, "No entries.", as_json=as_json)
 
 

@@ -119,11 +119,11 @@ def revoke(
 def _resolve_file(tokens_file: Path | None, config: Path | None, storage: Path | None) -> Path:
     if tokens_file is not None:
         return tokens_file
-    from queenright.cli.options import settings_overrides
+    from queenright.cli.options import collect_settings_overrides
     from queenright.server.access.access import get_tokens_path
     from queenright.server.settings import load_settings
 
-    return get_tokens_path(load_settings(config, **settings_overrides(storage)))
+    return get_tokens_path(load_settings(config, **collect_settings_overrides(storage)))
 
 
 def _to_row(token: Token, now: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from queenright.cli.errors import UsageError
-from queenright.cli.options import CURRENT_USER, By, TokenFile, Url, current_user
+from queenright.cli.options import CURRENT_USER, By, TokenFile, Url, get_current_user
 from queenright.cli.service import example
 from queenright.client.address import LOCAL_URL
 
@@ -55,7 +55,7 @@ def run_in_tui(options: RunOptions) -> int:
     from queenright.cli.terminal.run_in_tui import run_in_tui as run
 
     with _deferred_warnings():
-        return run(options, by=current_user())
+        return run(options, by=get_current_user())
 
 
 def _check_terminal(alternative: str) -> None:

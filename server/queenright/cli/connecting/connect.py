@@ -19,8 +19,8 @@ from queenright.cli.connecting.errors import AgentSettingsError
 from queenright.cli.connecting.files import FileUpdate, RecordStore, plan_connect, plan_disconnect, write
 from queenright.cli.errors import UsageError
 from queenright.cli.hook import OTLP_URL
-from queenright.cli.options import Scope, current_user
-from queenright.cli.output.text import single_line
+from queenright.cli.options import Scope, get_current_user
+from queenright.cli.output.text import to_single_line
 from queenright.cli.service import connect as connect_service
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
@@ -50,7 +50,7 @@ def find_otlp_url(url: str, token_file: Path | None) -> str:
     assert port is not None  # the default address has one
     if urlsplit(url).scheme == "https":
         raise UsageError(
-            f"--url {single_line(url)!r} is behind a TLS proxy, which can have another telemetry address; "
+            f"--url {to_single_line(url)!r} is behind a TLS proxy, which can have another telemetry address; "
             f"pass --otlp-url, such as {http_url(host, port).replace('http:', 'https:', 1)}"
         )
     try:
@@ -82,7 +82,7 @@ def resolve_target(
         is_url = False
     if not is_url or parts.query or parts.fragment or parts.username is not None:
         raise UsageError(
-            f"--otlp-url {single_line(otlp_url)!r} is not a URL; use one such as http://127.0.0.1:4318"
+            f"--otlp-url {to_single_line(otlp_url)!r} is not a URL; use one such as http://127.0.0.1:4318"
         )
     url = otlp_url.rstrip("/")
     if scope is Scope.PROJECT:
@@ -98,7 +98,7 @@ def resolve_target(
     if token_file is not None:
         token_file = token_file.absolute()
         token = read_secret(token_file, setting="--token-file").get_secret_value()
-    owner = {"user": current_user(), "host": socket.gethostname()}
+    owner = {"user": get_current_user(), "host": socket.gethostname()}
     return TelemetryTarget(url, (command,), owner, token, token_file, permission_seconds)
 
 
@@ -128,7 +128,7 @@ def connect(name: str, scope: Scope, target: TelemetryTarget, *, yes: bool, repl
     _print_diff(updates, target.token)
     if conflicts:
         for line in conflicts:
-            typer.echo(single_line(line), err=True)
+            typer.echo(to_single_line(line), err=True)
         typer.echo(
             "Nothing was written. --replace replaces these values, and disconnect restores them.", err=True
         )
@@ -175,7 +175,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         age_seconds = max(0, int(time.time() - session.last_activity))
         end = session.outcome or session.state
         typer.echo(
-            single_line(
+            to_single_line(
                 f"{session.agent_id} {session.session_id}: {end}, {format_count(session.steps, 'step')}, "
                 f"{format_count(session.tool_calls, 'tool call')}, {format_count(session.tokens, 'token')}, "
                 f"{format_duration(age_seconds)} ago"
@@ -192,7 +192,7 @@ def check(name: str, scope: Scope, url: str, token_file: Path | None) -> int:
         missing.append("no tool call has arrived: let the agent use a tool, then check again")
     missing += _list_missing_telemetry(client, telemetry)
     for line in missing:
-        typer.echo(f"missing: {single_line(line)}")
+        typer.echo(f"missing: {to_single_line(line)}")
     if not missing:
         typer.echo(f"{client.title} is connected, and its telemetry arrives.")
     return 1 if missing else 0

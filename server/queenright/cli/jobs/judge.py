@@ -22,7 +22,7 @@ from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.outbox import Outbox, enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.cli.options import JobOptions
-from queenright.cli.output.text import local_time
+from queenright.cli.output.text import format_local_time
 from queenright.cli.terminal.signals import STOP_SIGNALS
 from queenright.health.store.retention import Retention
 from queenright.health.tickets.ticket import EscalationTicket
@@ -437,7 +437,7 @@ def _format_ticket(ticket: EscalationTicket, missing: MissingWorker | None = Non
     if missing is None:
         return text
     return (
-        f"{text}\n  no metrics of its worker since {local_time(missing.since)}: {missing.why}; "
+        f"{text}\n  no metrics of its worker since {format_local_time(missing.since)}: {missing.why}; "
         f"if it was removed, pass --gone {ticket.session_id}"
     )
 

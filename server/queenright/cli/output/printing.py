@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import to_single_line
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 
-def json_values(model: BaseModel) -> dict[str, Any]:
+def to_json_values(model: BaseModel) -> dict[str, Any]:
     """Return a model as JSON values, with the fields that the service sent."""
     return model.model_dump(mode="json", exclude_unset=True)
 
@@ -22,9 +22,9 @@ def json_values(model: BaseModel) -> dict[str, Any]:
 def print_result(model: BaseModel, text: str, *, as_json: bool) -> None:
     """Print the result of an action."""
     if as_json:
-        typer.echo(json.dumps(json_values(model), indent=2))
+        typer.echo(json.dumps(to_json_values(model), indent=2))
     else:
-        typer.echo("\n".join(map(single_line, text.split("\n"))))
+        typer.echo("\n".join(map(to_single_line, text.split("\n"))))
 
 
 def print_list(
@@ -32,7 +32,7 @@ def print_list(
 ) -> None:
     """Print a list, one line each, below ``heading``; ``empty`` is the text for an empty list."""
     if as_json:
-        typer.echo(json.dumps([json_values(model) for model in models], indent=2))
+        typer.echo(json.dumps([to_json_values(model) for model in models], indent=2))
         return
     for line in [heading, *lines] if models and heading else list(lines) or [empty]:
-        typer.echo(single_line(line))
+        typer.echo(to_single_line(line))

@@ -12,7 +12,7 @@ _CONTROL_ON_LINES: Final = {number: None for number in CONTROL_CHARACTERS if chr
 _MAX_LINE_LENGTH: Final = 100
 
 
-def single_line(text: str) -> str:
+def to_single_line(text: str) -> str:
     """Return text that cannot move the cursor or break the line."""
     return text.translate(_CONTROL).rstrip()
 
@@ -32,9 +32,9 @@ def truncate_start(text: str, width: int) -> str:
     return text if len(text) <= width else f"…{text[len(text) - width + 1 :]}"
 
 
-def worker_cells(agent_id: str, session_id: str, width: int = 24) -> str:
+def format_worker_cells(agent_id: str, session_id: str, width: int = 24) -> str:
     """Return agent and session as columns; commands accept the end of a session's id."""
-    return f"{fit(single_line(agent_id), width)} {truncate_start(single_line(session_id), 14):<14}"
+    return f"{fit(to_single_line(agent_id), width)} {truncate_start(to_single_line(session_id), 14):<14}"
 
 
 def truncate(text: str) -> str:
@@ -43,11 +43,11 @@ def truncate(text: str) -> str:
     return line if len(line) <= _MAX_LINE_LENGTH else f"{line[: _MAX_LINE_LENGTH - 1]}…"
 
 
-def outcome_name(outcome: str | None) -> str:
+def get_outcome_name(outcome: str | None) -> str:
     """Return the outcome of an intervention in words."""
     return "not carried out" if outcome == "unreachable" else (outcome or "unknown").replace("_", " ")
 
 
-def local_time(moment: float) -> str:
+def format_local_time(moment: float) -> str:
     """Return seconds since the epoch as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

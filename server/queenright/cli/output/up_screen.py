@@ -13,7 +13,7 @@ from rich.text import Text
 
 from queenright.api.attention import AttentionItem
 from queenright.api.event_text import has_feed_line
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import to_single_line
 from queenright.instrumentation.counts import format_count, format_names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
@@ -125,7 +125,7 @@ def describe_attention(items: Sequence[AttentionItem], total: int, url: str) -> 
     if not total:
         return "Nothing needs you."
     names = ", ".join(
-        f"{single_line(format_names(item.agents, item.agents_more))} ({item.kind})"
+        f"{to_single_line(format_names(item.agents, item.agents_more))} ({item.kind})"
         for item in items[:_MAX_NAMED]
     )
     omission = f" and {total - _MAX_NAMED} more" if total > _MAX_NAMED else ""

@@ -27,9 +27,9 @@ from rich.text import Text
 
 from queenright.api.agents import AgentRow
 from queenright.api.terms import WORST_FIRST
-from queenright.cli.output.printing import json_values
+from queenright.cli.output.printing import to_json_values
 from queenright.cli.output.streams import guard_streams
-from queenright.cli.output.text import single_line
+from queenright.cli.output.text import to_single_line
 from queenright.cli.service import describe_agent, list_failed_sessions
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
@@ -167,11 +167,13 @@ class ChangeLog:
 
     def _print(self, agent: AgentRow) -> None:
         if self._as_json:
-            print(json.dumps(json_values(agent)), flush=True)
+            print(json.dumps(to_json_values(agent)), flush=True)
             return
         clock = time.strftime("%H:%M:%S")
         state, problem = agent.outcome or agent.state, describe_agent(agent)
-        print(single_line(f"{clock}  {state:<10} {agent.agent_id} {agent.session_id}  {problem}"), flush=True)
+        print(
+            to_single_line(f"{clock}  {state:<10} {agent.agent_id} {agent.session_id}  {problem}"), flush=True
+        )
 
 
 class LiveTable:
@@ -230,7 +232,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
             describe_agent(agent),
         )
         state = Text(agent.outcome or agent.state, style=_STYLES.get(agent.state, ""))
-        table.add_row(state, *(Text(single_line(cell)) for cell in cells))
+        table.add_row(state, *(Text(to_single_line(cell)) for cell in cells))
     counts = Counter(agent.state for agent in agents)
     summary = (
         ", ".join(f"{counts[state]} {state}" for state in sorted(counts, key=_rank_state)) or "no agents"
@@ -239,7 +241,7 @@ def render_table(agents: Sequence[AgentRow], url: str, outage: str, height: int,
         f", {len(agents) - len(visible_agents)} more below" if len(agents) > len(visible_agents) else ""
     )
     footer = (
-        Text(single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
+        Text(to_single_line(outage), style="red") if outage else Text(f"{url}  q: quit", style="bright_black")
     )
     return Group(
         Text(f"{format_count(len(agents), 'agent')}: {summary}{omission}", style="bold"), table, footer

@@ -14,7 +14,7 @@ from queenright.cli.output.streams import get_write_error, take_stdout
 from queenright.cli.terminal.conversation import InputPrompt, RunProgress
 from queenright.cli.terminal.run_options import RunOptions, read_input
 from queenright.cli.terminal.run_summary import RunSummary
-from queenright.cli.terminal.shell import agent_loader, configure_logging
+from queenright.cli.terminal.shell import configure_logging, make_agent_loader
 from queenright.cli.terminal.signals import PauseOnSignal, wait_unless_stopped
 from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.agent_runtime import AgentRuntime
@@ -40,7 +40,7 @@ def run_agent(options: RunOptions) -> int:
     input_data = read_input(options.input_text)
     configure_logging()
     result_stream = take_stdout() if options.as_json else sys.stdout
-    load = agent_loader(options.config, telemetry=options.telemetry)
+    load = make_agent_loader(options.config, telemetry=options.telemetry)
     lifecycle = Lifecycle([options.path.resolve().parent], load=load)
     runner = load(options.path, model=options.model, storage=options.storage, offered_tools=lifecycle.tools)
     entry_points = runner.info().entry_points

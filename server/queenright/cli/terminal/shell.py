@@ -30,7 +30,7 @@ def run_shell(folder: Path, options: ShellOptions, *, model: str | None) -> int:
         QueenrightError: The settings are invalid, or the agent cannot be loaded or started.
     """
     configure_logging()
-    load = agent_loader(options.config, telemetry=options.telemetry)
+    load = make_agent_loader(options.config, telemetry=options.telemetry)
     agents: dict[str, AgentRunner] = {}
     # The user may load agents from anywhere, the agent only from folders next to its own.
     agent_lifecycle = Lifecycle([folder.resolve().parent], load=load, runners=agents)
@@ -38,7 +38,7 @@ def run_shell(folder: Path, options: ShellOptions, *, model: str | None) -> int:
     return asyncio.run(_converse(runner, Lifecycle([Path("/")], load=load, runners=agents), options))
 
 
-def agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner]:
+def make_agent_loader(config: Path | None, *, telemetry: bool) -> partial[AgentRunner]:
     """
     Return ``AgentRunner.load`` with the guards and circuit breakers of the settings.
 

@@ -12,7 +12,7 @@ from queenright.client.asynchronous.loaded_agents import (
     AsyncSessions,
     agent_path,
 )
-from queenright.client.responses import json_body
+from queenright.client.responses import parse_json_body
 
 _AGENTS = "/api/agents"
 
@@ -64,7 +64,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         self, agent_id: str, message: str, *, session_id: str, by: str | None = None
     ) -> api.ChatMessage:
         """Ask the queen about a session, with or without a ticket, and return her answer."""
-        body = json_body(message=message, session_id=session_id, by=by)
+        body = parse_json_body(message=message, session_id=session_id, by=by)
         return await self._transport.send_for_model(api.ChatMessage, agent_path(agent_id, "queen"), body)
 
     async def queen_messages(
@@ -126,7 +126,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         return await self._transport.send_for_model(
             api.Evaluation,
             agent_path(agent_id, "evaluation"),
-            json_body(session_id=session_id, settings=None if settings is None else dict(settings)),
+            parse_json_body(session_id=session_id, settings=None if settings is None else dict(settings)),
         )
 
     async def recording(self, agent_id: str, *, session_id: str | None = None) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         by: str | None = None,
     ) -> api.NudgeResult:
         """Put a message into a worker's context. Default: the standard reminder."""
-        body = json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
+        body = parse_json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 
     async def escalate(
@@ -164,7 +164,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         by: str | None = None,
     ) -> api.EscalationResult:
         """Escalate to the orchestrator, which decides about the worker."""
-        body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
+        body = parse_json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(
             api.EscalationResult, agent_path(agent_id, "escalate"), body
         )
@@ -179,7 +179,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         by: str | None = None,
     ) -> api.TerminationResult:
         """Stop a worker after saving its state. Returns once it has stopped or the time for that is over."""
-        body = json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
+        body = parse_json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
         return await self._transport.send_for_model(
             api.TerminationResult, agent_path(agent_id, "terminate"), body
         )

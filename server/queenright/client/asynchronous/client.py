@@ -10,7 +10,7 @@ from typing import Self
 
 import httpx
 
-from queenright.client.address import resolve_token, resolve_url, without_credentials
+from queenright.client.address import remove_credentials, resolve_token, resolve_url
 from queenright.client.asynchronous import agents, resources
 from queenright.client.asynchronous.transport import AsyncTransport
 
@@ -80,7 +80,7 @@ class AsyncQueenright:
         return self._transport.url
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({without_credentials(self.url)!r})"
+        return f"{type(self).__name__}({remove_credentials(self.url)!r})"
 
     async def __aenter__(self) -> Self:
         return self

@@ -8,7 +8,7 @@ from typing import Any
 from queenright import api
 from queenright.client.address import build_path
 from queenright.client.asynchronous.transport import AsyncResource
-from queenright.client.responses import json_body, parse_model
+from queenright.client.responses import parse_json_body, parse_model
 
 
 class AsyncLoadedAgents(AsyncResource):
@@ -21,7 +21,7 @@ class AsyncLoadedAgents(AsyncResource):
     async def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> api.AgentSlot:
         """Load an agent from a folder on the service's machine; its code runs inside the service."""
         return await self._transport.send_for_model(
-            api.AgentSlot, "/api/agents", json_body(path=folder, model=model, by=by)
+            api.AgentSlot, "/api/agents", parse_json_body(path=folder, model=model, by=by)
         )
 
     async def unload(self, agent_id: str, *, by: str | None = None) -> None:
@@ -57,7 +57,7 @@ class AsyncLoadedAgents(AsyncResource):
         session_id: str | None = None,
     ) -> api.Started:
         """Start a run without waiting for it; see ``execution`` for its result."""
-        body = json_body(
+        body = parse_json_body(
             entry_point_id=entry_point_id,
             input_data=None if input_data is None else dict(input_data),
             graph_id=graph_id,
@@ -81,7 +81,9 @@ class AsyncLoadedAgents(AsyncResource):
         question_id: str | None = None,
     ) -> api.Injected | api.Started:
         """Send a message to the node that waits for input, else to a new run; or answer ``question_id``."""
-        body = json_body(message=message, graph_id=graph_id, session_id=session_id, question_id=question_id)
+        body = parse_json_body(
+            message=message, graph_id=graph_id, session_id=session_id, question_id=question_id
+        )
         answer = await self._transport.send(agent_path(agent_id, "chat"), body)
         if answer.get("status") == "injected":
             return parse_model(api.Injected, answer)
@@ -99,7 +101,7 @@ class AsyncLoadedAgents(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Injected:
         """Send input to a node of a run; with ``question_id``, only as the answer to that question."""
-        body = json_body(
+        body = parse_json_body(
             node_id=node_id,
             content=content,
             graph_id=graph_id,
@@ -119,7 +121,7 @@ class AsyncLoadedAgents(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Started:
         """Resume the newest unfinished run of a session."""
-        body = json_body(
+        body = parse_json_body(
             session_id=session_id,
             graph_id=graph_id,
             checkpoint_id=checkpoint_id,
@@ -137,7 +139,7 @@ class AsyncLoadedAgents(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Stopped:
         """Pause a run, or all runs of the agent; they can be resumed."""
-        body = json_body(
+        body = parse_json_body(
             execution_id=execution_id,
             session_id=session_id,
             graph_id=graph_id,
@@ -149,7 +151,7 @@ class AsyncLoadedAgents(AsyncResource):
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
     ) -> api.Started:
         """Start a run in a new session from a checkpoint of another session."""
-        body = json_body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
+        body = parse_json_body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
         return await self._transport.send_for_model(api.Started, agent_path(agent_id, "replay"), body)
 
     async def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> api.GoalState:
@@ -176,7 +178,7 @@ class AsyncGraphs(AsyncResource):
         by: str | None = None,
     ) -> api.GraphRow:
         """Add the graph of another agent from its folder; its code runs inside the service."""
-        body = json_body(path=folder, graph_id=graph_id, model=model, by=by)
+        body = parse_json_body(path=folder, graph_id=graph_id, model=model, by=by)
         return await self._transport.send_for_model(api.GraphRow, agent_path(agent_id, "graphs"), body)
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
@@ -191,7 +193,7 @@ class AsyncGraphs(AsyncResource):
 
     async def set_active_graph(self, agent_id: str, graph_id: str) -> str:
         """Set the graph that receives the user's messages."""
-        body = json_body(graph_id=graph_id)
+        body = parse_json_body(graph_id=graph_id)
         graph = await self._transport.send_for_model(
             api.ActiveGraph, agent_path(agent_id, "active-graph"), body, method="PUT"
         )
@@ -263,7 +265,7 @@ class AsyncSessions(AsyncResource):
     ) -> api.Started:
         """Restore a checkpoint and continue from there; later progress is discarded."""
         url_path = _session_path(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
-        body = json_body(incarnation_id=incarnation_id)
+        body = parse_json_body(incarnation_id=incarnation_id)
         return await self._transport.send_for_model(api.Started, url_path, body, graph_id=graph_id)
 
     def messages(

@@ -10,7 +10,7 @@ from queenright.client.address import build_path
 from queenright.client.asynchronous.stream import AsyncEventStream
 from queenright.client.asynchronous.transport import AsyncResource, AsyncTransport
 from queenright.client.notices import Notice, ignore
-from queenright.client.responses import json_body, parse_model
+from queenright.client.responses import parse_json_body, parse_model
 
 
 class AsyncTickets(AsyncResource):
@@ -50,7 +50,7 @@ class AsyncTickets(AsyncResource):
     ) -> api.Ticket:
         """Acknowledge a ticket: reminders stop."""
         return await self._transport.send_for_model(
-            api.Ticket, _ticket_path(ticket_id, "acknowledge"), json_body(by=by, via=via, note=note)
+            api.Ticket, _ticket_path(ticket_id, "acknowledge"), parse_json_body(by=by, via=via, note=note)
         )
 
     async def unacknowledge(
@@ -58,19 +58,19 @@ class AsyncTickets(AsyncResource):
     ) -> api.Ticket:
         """Withdraw an acknowledgement: reminders start again."""
         return await self._transport.send_for_model(
-            api.Ticket, _ticket_path(ticket_id, "unacknowledge"), json_body(by=by, via=via)
+            api.Ticket, _ticket_path(ticket_id, "unacknowledge"), parse_json_body(by=by, via=via)
         )
 
     async def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Dismiss a ticket that is not a problem."""
         return await self._transport.send_for_model(
-            api.Ticket, _ticket_path(ticket_id, "dismiss"), json_body(reason=reason, by=by)
+            api.Ticket, _ticket_path(ticket_id, "dismiss"), parse_json_body(reason=reason, by=by)
         )
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Resolve a ticket that a person has dealt with, such as one about a failed recovery."""
         return await self._transport.send_for_model(
-            api.Ticket, _ticket_path(ticket_id, "resolve"), json_body(reason=reason, by=by)
+            api.Ticket, _ticket_path(ticket_id, "resolve"), parse_json_body(reason=reason, by=by)
         )
 
     async def timeline(self, ticket_id: str) -> api.Timeline:
@@ -82,7 +82,7 @@ class AsyncTickets(AsyncResource):
     ) -> api.ChatMessage:
         """Send the queen a message about a ticket and return her answer; with ``act``, it is an order."""
         return await self._transport.send_for_model(
-            api.ChatMessage, _ticket_path(ticket_id, "chat"), json_body(message=message, by=by, act=act)
+            api.ChatMessage, _ticket_path(ticket_id, "chat"), parse_json_body(message=message, by=by, act=act)
         )
 
     async def messages(
@@ -114,7 +114,7 @@ class AsyncBreakers(AsyncResource):
     async def reset(self, name: str, *, by: str | None = None) -> api.Breaker:
         """Close a circuit breaker; calls go through again."""
         return await self._transport.send_for_model(
-            api.Breaker, build_path("api", "breakers", name, "reset"), json_body(by=by)
+            api.Breaker, build_path("api", "breakers", name, "reset"), parse_json_body(by=by)
         )
 
 
@@ -145,7 +145,7 @@ class AsyncRecoveries(AsyncResource):
         ``reviewed``: a person has reviewed the failure, which allows one attempt beyond the limit.
         ``from_start``: without a valid checkpoint, start over and repeat completed work.
         """
-        body = json_body(
+        body = parse_json_body(
             task_id=task_id,
             by=by,
             reviewed=reviewed,
@@ -200,7 +200,7 @@ class AsyncEscalations(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Escalation:
         """Decide on an escalation: ``more_time``, ``hand_off`` or ``terminate``."""
-        body = json_body(
+        body = parse_json_body(
             decision=decision,
             reason=reason,
             more_time_seconds=more_time_seconds,
@@ -229,7 +229,7 @@ class AsyncApprovals(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Approval:
         """Approve a request: terminate the worker if the request is still valid."""
-        body = json_body(by=by, reason=reason, incarnation_id=incarnation_id)
+        body = parse_json_body(by=by, reason=reason, incarnation_id=incarnation_id)
         return await self._transport.send_for_model(
             api.Approval, build_path("api", "approvals", approval_id, "approve"), body
         )
@@ -243,7 +243,7 @@ class AsyncApprovals(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.Approval:
         """Deny a request; the worker keeps running."""
-        body = json_body(by=by, reason=reason, incarnation_id=incarnation_id)
+        body = parse_json_body(by=by, reason=reason, incarnation_id=incarnation_id)
         return await self._transport.send_for_model(
             api.Approval, build_path("api", "approvals", approval_id, "deny"), body
         )
@@ -270,7 +270,7 @@ class AsyncPermissions(AsyncResource):
         incarnation_id: str | None = None,
     ) -> api.PermissionResult:
         """Answer a request: ``allow`` or ``deny``."""
-        body = json_body(decision=decision, by=by, reason=reason, incarnation_id=incarnation_id)
+        body = parse_json_body(decision=decision, by=by, reason=reason, incarnation_id=incarnation_id)
         url_path = build_path("api", "permissions", request_id, "answer")
         return await self._transport.send_for_model(api.PermissionResult, url_path, body)
 
@@ -290,7 +290,7 @@ class AsyncSilences(AsyncResource):
         self, ticket_id: str, *, seconds: float, comment: str, by: str | None = None
     ) -> api.SilenceResult:
         """Silence a ticket, and further tickets of its agent with the same cause."""
-        body = json_body(ticket_id=ticket_id, seconds=seconds, comment=comment, by=by)
+        body = parse_json_body(ticket_id=ticket_id, seconds=seconds, comment=comment, by=by)
         return await self._transport.send_for_model(api.SilenceResult, "/api/silences", body)
 
     async def remove(self, silence_id: str) -> None:
@@ -426,7 +426,7 @@ class AsyncService(AsyncResource):
 
     async def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> api.EmergencyStop:
         """Set or release the emergency stop."""
-        body = json_body(on=on, reason=reason, by=by)
+        body = parse_json_body(on=on, reason=reason, by=by)
         return await self._transport.send_for_model(
             api.EmergencyStop, "/api/emergency-stop", body, method="PUT"
         )

@@ -12,11 +12,11 @@ from typing import Any, Final, Self
 import httpx
 
 from queenright.api.events import Event
-from queenright.client.address import without_credentials
+from queenright.client.address import remove_credentials
 from queenright.client.asynchronous.transport import AsyncTransport
 from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice
-from queenright.client.responses import parse_model, unreachable_error
+from queenright.client.responses import make_unreachable_error, parse_model
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.http_statuses import TRANSIENT_STATUSES
 
@@ -145,14 +145,14 @@ class AsyncEventStream:
                     self.last_event_id = self._resume_id
                 return
             connection_error = UnreachableError(
-                f"The event stream from {without_credentials(self._transport.url)} has ended."
+                f"The event stream from {remove_credentials(self._transport.url)} has ended."
             )
         except (httpx.HTTPError, httpx.StreamError) as error:
-            connection_error = unreachable_error(self._transport.url, error)
+            connection_error = make_unreachable_error(self._transport.url, error)
         except (ValueError, UnreachableError) as error:
             await self.aclose()
             raise UnreachableError(
-                f"{without_credentials(self._transport.url)} does not send a Queenright event stream: {error}"
+                f"{remove_credentials(self._transport.url)} does not send a Queenright event stream: {error}"
             ) from error
         await self._disconnect()
         if not self._is_closed:

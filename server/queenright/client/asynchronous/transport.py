@@ -8,15 +8,15 @@ from typing import Any, Final, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from queenright.client.address import without_credentials
+from queenright.client.address import remove_credentials
 from queenright.client.errors import UnreachableError
 from queenright.client.responses import (
-    not_queenright_error,
+    make_not_queenright_error,
+    make_refusal_error,
+    make_unreachable_error,
     parse_json_object,
     parse_model,
     query_params,
-    refusal_error,
-    unreachable_error,
 )
 from queenright.instrumentation.certificates import certificates
 
@@ -152,7 +152,7 @@ class AsyncTransport:
             rows = answer.get(name)
             if not isinstance(rows, list):
                 raise UnreachableError(
-                    f"{without_credentials(self.url)} answered {path} without {name!r}; it is not Queenright."
+                    f"{remove_credentials(self.url)} answered {path} without {name!r}; it is not Queenright."
                 )
             for row in rows:
                 yield row
@@ -190,10 +190,10 @@ class AsyncTransport:
                 return response
             await response.aread()
         except httpx.HTTPError as error:
-            raise unreachable_error(self.url, error) from error
+            raise make_unreachable_error(self.url, error) from error
         if response.is_success:
-            raise not_queenright_error(response, "the response is not an event stream")
-        raise refusal_error(response)
+            raise make_not_queenright_error(response, "the response is not an event stream")
+        raise make_refusal_error(response)
 
     async def _request(self, method: str, path: str, **request: Any) -> httpx.Response:
         try:
@@ -202,7 +202,7 @@ class AsyncTransport:
             except _BROKEN_CONNECTION_ERRORS:
                 return await self._http.request(method, path, **request)
         except httpx.HTTPError as error:
-            raise unreachable_error(self.url, error) from error
+            raise make_unreachable_error(self.url, error) from error
 
 
 def _is_event_stream(response: httpx.Response) -> bool:

@@ -21,7 +21,7 @@ from queenright.runtime.agents.runner import AgentRunner
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import Clock
 from queenright.runtime.execution import Execution
-from queenright.runtime.storage.files import newest_lines
+from queenright.runtime.storage.files import read_newest_lines
 from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
@@ -78,7 +78,7 @@ class LoadedWorkspaces:
 
         def read() -> list[dict[str, Any]]:
             _, session, _ = slot.runtime.find_session(session_id, graph_id)
-            return list(islice(newest_lines(session.logs / "tool_logs.jsonl"), limit))
+            return list(islice(read_newest_lines(session.logs / "tool_logs.jsonl"), limit))
 
         return await self._run_on_disk(read)
 

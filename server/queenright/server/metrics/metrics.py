@@ -27,7 +27,7 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.instrumentation import names
-from queenright.instrumentation.families import counter, gauge, gauge_family, histogram
+from queenright.instrumentation.families import counter, gauge, histogram, make_gauge_family
 from queenright.instrumentation.label_limit import LimitCounter
 from queenright.server.metrics.interventions import BreakerSeries, InterventionMetrics
 
@@ -173,7 +173,7 @@ class _FleetCollector(Collector):
         count_metrics = (names.AGENTS, names.AGENTS_WITH_FINDING, names.AGENTS_WITH_ONE_KIND)
         families = (names.UNPAGED_AGENTS, names.AGENT_UNPAGED, names.AGENT_STATE, names.AGENT_STATE_SINCE)
         return [
-            gauge_family(metric)
+            make_gauge_family(metric)
             for metric in (*count_metrics, *families, names.WORKERS_EVALUATED, names.LISTENING)
         ]
 
@@ -197,16 +197,16 @@ class _FleetCollector(Collector):
                 agents_by_finding[finding.kind].add(agent)  # a set, so an agent with two sessions counts once
                 kinds_by_agent.setdefault(agent, set()).add(finding.kind)
 
-        state_family = gauge_family(names.AGENTS)
+        state_family = make_gauge_family(names.AGENTS)
         state_counts = Tally(state for state, _ in worst_states.values())
         for state in _COUNTED_STATES:
             state_family.add_metric([state.value], state_counts[state])
         yield state_family
-        finding_family = gauge_family(names.AGENTS_WITH_FINDING)
+        finding_family = make_gauge_family(names.AGENTS_WITH_FINDING)
         for kind, agents_with_finding in agents_by_finding.items():
             finding_family.add_metric([kind.value], len(agents_with_finding))
         yield finding_family
-        one_kind_family = gauge_family(names.AGENTS_WITH_ONE_KIND)
+        one_kind_family = make_gauge_family(names.AGENTS_WITH_ONE_KIND)
         one_kind_counts = Tally(
             next(iter(kinds))
             for agent, kinds in kinds_by_agent.items()
@@ -222,8 +222,8 @@ class _FleetCollector(Collector):
             if state in _TROUBLE_STATES and kinds_by_agent.get(agent) != _FINDINGS_WITHOUT_PAGE
         }
         unpaged_family, unpaged_agent_family = (
-            gauge_family(names.UNPAGED_AGENTS),
-            gauge_family(names.AGENT_UNPAGED),
+            make_gauge_family(names.UNPAGED_AGENTS),
+            make_gauge_family(names.AGENT_UNPAGED),
         )
         unpaged_family.add_metric([], sum(unpaged_by_agent.values()))
         for agent, is_unpaged in islice(unpaged_by_agent.items(), _MAX_AGENTS):
@@ -238,8 +238,8 @@ class _FleetCollector(Collector):
             ]
         self._left_out_gauge.set(len(worst_states) - len(listed_agents))
         agent_state_family, since_family = (
-            gauge_family(names.AGENT_STATE),
-            gauge_family(names.AGENT_STATE_SINCE),
+            make_gauge_family(names.AGENT_STATE),
+            make_gauge_family(names.AGENT_STATE_SINCE),
         )
         for agent, (current_state, entered_at) in listed_agents:
             for state in _COUNTED_STATES:
@@ -248,10 +248,10 @@ class _FleetCollector(Collector):
         yield agent_state_family
         yield since_family
 
-        evaluated_family = gauge_family(names.WORKERS_EVALUATED)
+        evaluated_family = make_gauge_family(names.WORKERS_EVALUATED)
         evaluated_family.add_metric([], self._metrics.evaluated_workers)
         yield evaluated_family
-        listening_family = gauge_family(names.LISTENING)
+        listening_family = make_gauge_family(names.LISTENING)
         listening_family.add_metric([], self._metrics.is_listening)
         yield listening_family
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from queenright.instrumentation.effects import effect_facts, extract_question
+from queenright.instrumentation.effects import extract_question, get_effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import clean_id
@@ -130,7 +130,7 @@ def _make_requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall |
         clean_id(id_),
         tool,
         arguments_hash,
-        effect_facts(tool, call_arguments),
+        get_effect_facts(tool, call_arguments),
         extract_question(tool, call_arguments),
     )
 

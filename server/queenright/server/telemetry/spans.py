@@ -12,7 +12,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, InstrumentationSc
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from queenright.instrumentation.conventions import CONTENT_EVENTS, extract_subject, fill_template
-from queenright.instrumentation.effects import effect_facts
+from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome
@@ -215,7 +215,7 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if "effect" in fields:
         data["effect"] = read_text(fields["effect"])
     else:
-        data |= effect_facts(data["tool"], arguments)
+        data |= get_effect_facts(data["tool"], arguments)
     add_unreported_failure(data, result, arguments)
     has_failed = data["outcome"] != ToolOutcome.OK.value
     data["result_hash"] = read_text(fields.get("result_hash")) or None

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from queenright.instrumentation.effects import effect_facts, infer_tool_effect
+from queenright.instrumentation.effects import get_effect_facts, infer_tool_effect
 from queenright.instrumentation.error_class import find_unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint
 from queenright.instrumentation.identity import clean_name
@@ -55,7 +55,7 @@ def drop_description(arguments: Any) -> Any:
 def add_arguments(data: dict[str, Any], arguments: Any) -> None:
     """Add the fingerprint and the effect of a call's arguments to the call's data."""
     data["args_hash"] = arguments_fingerprint(arguments)
-    data |= effect_facts(data["tool"], arguments)
+    data |= get_effect_facts(data["tool"], arguments)
 
 
 def add_error(data: dict[str, Any], error_type: Any, message: Any) -> None:

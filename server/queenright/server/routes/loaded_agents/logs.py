@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from queenright.api import loaded_agents as api
-from queenright.runtime.storage.files import lines_before
+from queenright.runtime.storage.files import read_lines_before
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
@@ -95,7 +95,7 @@ async def _build_log_page(
             return session, []
         rows = (
             (offset, row)
-            for offset, row in lines_before(path, before)
+            for offset, row in read_lines_before(path, before)
             if (node_id is None or row.get("node_id") == node_id)
             and (level != "executions" or session_id in (None, row.get("session_id")))
         )

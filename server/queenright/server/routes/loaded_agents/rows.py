@@ -10,7 +10,7 @@ from queenright.api import loaded_agents as api
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.execution import Execution
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
-from queenright.runtime.storage.files import newest_lines
+from queenright.runtime.storage.files import read_newest_lines
 from queenright.runtime.stream import ExecutionStream
 from queenright.server.agents.manager import AgentSlot
 from queenright.server.routes.loaded_agents.requests import find_graph, mask_values
@@ -80,7 +80,7 @@ def count_totals(slot: AgentSlot) -> api.RunTotals:
     """Return the totals of the runs of an agent's own graph. Blocks. Raises ``UnusableFileError``."""
     path = slot.runtime.session_store(slot.graph_id).base / "runtime_logs" / "executions.jsonl"
     rows: dict[str, dict[str, Any]] = {}
-    for row in islice(newest_lines(path), _MAX_RUNS):
+    for row in islice(read_newest_lines(path), _MAX_RUNS):
         # A resumed run has several lines. The newest comes first, and only it counts.
         rows.setdefault(str(row.get("execution_id")), row)
     statuses: dict[str, int] = {}
