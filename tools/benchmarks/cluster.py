@@ -67,29 +67,32 @@ def run() -> list[Row]:
 async def _run() -> list[Row]:
     with tempfile.TemporaryDirectory() as name:
         folder, postgres = Path(name), Postgres()
-        for place in ("sqlite", "alone", "1", "2", "4"):
-            (folder / place).mkdir()
+        for storage_name in ("sqlite", "alone", "1", "2", "4"):
+            (folder / storage_name).mkdir()
         try:
             sqlite = await _measure(folder / "sqlite", postgres, process_count=0, on_sqlite=True)
             alone = await _measure(folder / "alone", postgres, process_count=0)
             clusters = [await _measure(folder / f"{n}", postgres, process_count=n) for n in (1, 2, 4)]
         finally:
             postgres.remove()
-    one, two, four = clusters
-    rates = [f"{1 / each.service:,.0f}" for each in (sqlite, alone, *clusters)]
-    other_cpu = [f"{1e6 * each.postgres:.0f} + {1e6 * each.nats:.0f}" for each in (sqlite, alone, *clusters)]
-    latencies = [
-        f"{statistics.median(each.ack_times):.0f} / {_p99(each.ack_times):.0f}"
-        for each in (sqlite, alone, *clusters)
+    single, pair, quadruple = clusters
+    rates = [f"{1 / measurement.service:,.0f}" for measurement in (sqlite, alone, *clusters)]
+    other_cpu = [
+        f"{1e6 * measurement.postgres:.0f} + {1e6 * measurement.nats:.0f}"
+        for measurement in (sqlite, alone, *clusters)
     ]
-    takeovers = two.takeovers
+    latencies = [
+        f"{statistics.median(measurement.ack_times):.0f} / {_p99(measurement.ack_times):.0f}"
+        for measurement in (sqlite, alone, *clusters)
+    ]
+    takeovers = pair.takeovers
     setups = "one process on SQLite, on PostgreSQL; a cluster of one, two, four"
     return [
         Row(
             f"spans per CPU-second: {setups}",
             ", ".join(rates),
             "two and four ≥ 90 % of a cluster of one",
-            max(two.service, four.service) <= one.service / 0.9,
+            max(pair.service, quadruple.service) <= single.service / 0.9,
         ),
         Row(
             "CPU of PostgreSQL + NATS per span in µs: the same setups",
@@ -101,7 +104,7 @@ async def _run() -> list[Row]:
             f"acknowledgement of {_STEADY_BATCH} spans, {_RATE} times per second, p50 / p99: the same setups",
             f"{', '.join(latencies)} ms",
             "p99 ≤ 50 ms",
-            _p99(two.ack_times) <= 50,
+            _p99(pair.ack_times) <= 50,
         ),
         Row(
             "all partitions watched again after SIGKILL / SIGSTOP of one of two processes",
@@ -111,13 +114,14 @@ async def _run() -> list[Row]:
         ),
         Row(
             "CPU of a process without telemetry: the same setups",
-            ", ".join(f"{100 * each.idle:.1f}" for each in (sqlite, alone, *clusters)) + " % of a core",
+            ", ".join(f"{100 * measurement.idle:.1f}" for measurement in (sqlite, alone, *clusters))
+            + " % of a core",
             "",
             True,
         ),
         Row(
             "memory of a process: the same setups",
-            ", ".join(f"{each.memory:.0f}" for each in (sqlite, alone, *clusters)) + " MB",
+            ", ".join(f"{measurement.memory:.0f}" for measurement in (sqlite, alone, *clusters)) + " MB",
             "",
             True,
         ),

@@ -122,7 +122,7 @@ class Fleet:
         self.began_at = self.now
         self._ids = itertools.count(1)
         self._order = itertools.count()
-        self._is_due: list[tuple[float, int, Worker | None, Any]] = []
+        self._pending_calls: list[tuple[float, int, Worker | None, Any]] = []
         self._pending_events: deque[AgentEvent] = deque()
         self._changed_workers: dict[WorkerKey, None] = {}
         self._remaining_kinds: list[FaultKind] = []
@@ -188,7 +188,7 @@ class Fleet:
         sweep = self.now + SWEEP
         while self.now < end:
             wakeup = self._next_wakeup()
-            due = self._is_due[0][0]
+            due = self._pending_calls[0][0]
             if sweep <= min(due, wakeup):
                 self.now = max(self.now, sweep)
                 sweep += SWEEP
@@ -207,12 +207,12 @@ class Fleet:
 
     def call_at(self, when: float, function: Callable[[], object]) -> None:
         """Call a function at a simulated time."""
-        heapq.heappush(self._is_due, (when, next(self._order), None, function))
+        heapq.heappush(self._pending_calls, (when, next(self._order), None, function))
 
     def schedule(self, worker: Worker, actions: Any) -> None:
         """Replace the actions of a worker from now on."""
         worker.actions = actions
-        heapq.heappush(self._is_due, (self.now, next(self._order), worker, actions))
+        heapq.heappush(self._pending_calls, (self.now, next(self._order), worker, actions))
 
     def _plan(self, days: float) -> None:
         for worker in self.workers:
@@ -227,14 +227,14 @@ class Fleet:
         return int(average + self.random.random())
 
     def _run_next(self) -> None:
-        when, _, worker, action = heapq.heappop(self._is_due)
+        when, _, worker, action = heapq.heappop(self._pending_calls)
         self.now = max(self.now, when)
         if worker is None:
             action()
         elif worker.actions is action:
             seconds = next(action)
             if seconds is not None:
-                heapq.heappush(self._is_due, (self.now + seconds, next(self._order), worker, action))
+                heapq.heappush(self._pending_calls, (self.now + seconds, next(self._order), worker, action))
 
     def _beat(self, worker: Worker) -> None:
         if worker.is_alive and not worker.is_finished:
@@ -244,10 +244,10 @@ class Fleet:
     def _suspend_host(self) -> None:
         """Suspend the host for hours, after which the clock has jumped."""
         seconds = self.random.uniform(1800, 8 * 3600)
-        self._is_due = [
-            (when + seconds, order, worker, action) for when, order, worker, action in self._is_due
+        self._pending_calls = [
+            (when + seconds, order, worker, action) for when, order, worker, action in self._pending_calls
         ]
-        heapq.heapify(self._is_due)
+        heapq.heapify(self._pending_calls)
         self.now += seconds
         self.tally.host_sleeps += 1
         for fault in self.tally.faults:

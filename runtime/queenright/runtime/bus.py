@@ -95,7 +95,7 @@ class EventBus:
     @property
     def subscriptions(self) -> tuple[Subscription, ...]:
         """The current subscriptions."""
-        return tuple(each for each in self._listeners if isinstance(each, Subscription))
+        return tuple(listener for listener in self._listeners if isinstance(listener, Subscription))
 
     async def publish(self, *events: AgentEvent) -> None:
         """

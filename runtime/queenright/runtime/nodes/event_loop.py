@@ -539,7 +539,7 @@ class EventLoopNode:
 
     def _load_stored_result(self) -> NodeResult:
         row = {"outcome": "done", **(self._visit.cursor.result or {})}
-        result = NodeResult(**{each.name: row[each.name] for each in fields(NodeResult) if each.name in row})
+        result = NodeResult(**{f.name: row[f.name] for f in fields(NodeResult) if f.name in row})
         return replace(result, verdicts=tuple(result.verdicts))
 
     async def _end_unfinished(self, outcome: Outcome, error: Exception) -> NodeResult:
