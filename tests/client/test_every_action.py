@@ -150,10 +150,10 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
 
     async def wait_for_session(execution: str) -> str:
         await until(
-            lambda: [n for n in runtime.waiting_nodes() if n.execution_id == execution],
+            lambda: [n for n in runtime.list_waiting_nodes() if n.execution_id == execution],
             "the run waits for input",
         )
-        return next(n.session_id for n in runtime.waiting_nodes() if n.execution_id == execution)
+        return next(n.session_id for n in runtime.list_waiting_nodes() if n.execution_id == execution)
 
     graph = await qr.agents.add_graph(name, "second")
     session = await wait_for_session((await qr.agents.trigger(name, {"topic": "bees"})).execution_id)

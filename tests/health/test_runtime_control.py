@@ -147,7 +147,7 @@ async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_ti
     await colony.runtime.trigger("start", {"message": "Make honey."})
     await fake_time.settle()
 
-    assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
+    assert [node.question for node in colony.runtime.list_waiting_nodes()] == ["Which jar?"]
     with pytest.raises(WorkerUnreachableError, match="waits for its user"):
         await nudge(colony, colony.target())
     await colony.runtime.stop()
@@ -165,7 +165,7 @@ async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake
     model.may.set()
     await fake_time.settle()
 
-    assert [node.question for node in colony.runtime.waiting_nodes()] == ["Which jar?"]
+    assert [node.question for node in colony.runtime.list_waiting_nodes()] == ["Which jar?"]
     await colony.runtime.inject_input("make", "The big one.")
     assert (await colony.runtime.wait(run)).succeeded
     text = [m.content for m in model.requests[2]]

@@ -14,7 +14,7 @@ from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import Worker
 from queenright.instrumentation.identity import InvalidSessionIdError, check_session_id
-from queenright.instrumentation.steplog import step_log_path
+from queenright.instrumentation.steplog import get_step_log_path
 from queenright.runtime.events import EventType
 
 
@@ -204,11 +204,11 @@ def test_step_log_of_a_worker_round_trips(tmp_path: Path) -> None:
                 step.verdict("RETRY")
         session = worker.session_id
     monitor = HealthMonitor(HealthSettings())
-    for event in StepLogReader(step_log_path(tmp_path, session)).read():
+    for event in StepLogReader(get_step_log_path(tmp_path, session)).read():
         monitor.apply(event, event.time)
     health = monitor.get("bee", session)
 
-    assert step_log_path(tmp_path, session).exists()
+    assert get_step_log_path(tmp_path, session).exists()
     assert health is not None
     assert health.vitals.steps_since_last_accept == 3
     assert {finding.kind for finding in health.findings} == {FindingKind.DOOM_LOOP}

@@ -17,13 +17,13 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Telemetry, Worker
 from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.fingerprint import fingerprint
-from queenright.instrumentation.steplog import StepLog, format_iso, step_log_path
+from queenright.instrumentation.steplog import StepLog, format_iso, get_step_log_path
 from tests.instrumentation.parts import Clock, Script
 from tests.isolation import environment
 
 
 def read_lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
-    text = step_log_path(storage, session_id).read_text(encoding="utf-8")
+    text = get_step_log_path(storage, session_id).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
 

@@ -334,7 +334,7 @@ async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: Fak
     await runtime.start()
     runs = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
     await fake_time.settle()
-    waiting_sessions = {node.execution_id: node.session_id for node in runtime.waiting_nodes()}
+    waiting_sessions = {node.execution_id: node.session_id for node in runtime.list_waiting_nodes()}
     for session in waiting_sessions.values():
         await runtime.inject_input("chat", "Ada", session_id=session)
     results = [await runtime.wait(run_message) for run_message in runs]
@@ -359,14 +359,14 @@ async def test_step_numbers_continue_after_a_resume(tmp_path: Path, fake_time: F
         else:
             await runtime.trigger("e", {"message": "hi"})
         await fake_time.settle()
-        [waiting_node] = runtime.waiting_nodes()
+        [waiting_node] = runtime.list_waiting_nodes()
         session = waiting_node.session_id
         await runtime.inject_input("chat", "Bob")
         await fake_time.settle()
         await runtime.bus.drain()
         store = runtime.session_store()
         await runtime.stop()
-    logged_steps = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").steps()
+    logged_steps = RuntimeLogger(store.open(session), tmp_path / "runtime_logs").read_steps()
 
     assert [event.data["index"] for event in steps] == [0, 1, 2]
     assert [row["step_index"] for row in logged_steps] == [0, 1, 2]
@@ -426,14 +426,14 @@ async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: 
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
-    [waiting_node] = runtime.waiting_nodes()
+    [waiting_node] = runtime.list_waiting_nodes()
     queued_id = await runtime.trigger("e", {"message": "and?"}, session_id=waiting_node.session_id)
     await fake_time.settle()
     other_id = await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
 
     assert runtime.get_execution(queued_id).is_queued
-    assert [node.execution_id for node in runtime.waiting_nodes()] == [waiting_node.execution_id, other_id]
+    assert [node.execution_id for node in runtime.list_waiting_nodes()] == [waiting_node.execution_id, other_id]
     await runtime.stop()
 
 
@@ -445,7 +445,7 @@ async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: Fa
         await runtime.trigger("e", {"message": "hi"})
         await fake_time.settle()
 
-    assert len(runtime.waiting_nodes()) == 3
+    assert len(runtime.list_waiting_nodes()) == 3
     with pytest.raises(TooManyWaitingError, match="2 runs of entry point 'e' of graph 'g' are queued"):
         await runtime.trigger("e", {"message": "hi"})
     await runtime.stop()
@@ -850,13 +850,13 @@ async def test_question_accepts_one_answer(tmp_path: Path, fake_time: FakeTime) 
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
-    [first_question] = runtime.waiting_nodes()
+    [first_question] = runtime.list_waiting_nodes()
 
     answers = await asyncio.gather(
         *(runtime.inject_input("chat", name) for name in ("Ada", "Bob")), return_exceptions=True
     )
     await fake_time.settle()
-    [second_question] = runtime.waiting_nodes()
+    [second_question] = runtime.list_waiting_nodes()
     with pytest.raises(QuestionAnsweredError, match="was answered already: 'Ada'"):
         await runtime.inject_input("chat", "Bob", question_id=first_question.question_id)
 
@@ -882,7 +882,7 @@ async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fa
     for name in models:
         await runtime.trigger("e", {"message": "hi"}, graph_id=name)
     await fake_time.settle()
-    assert [(w.graph_id, w.node_id, w.question) for w in runtime.waiting_nodes()] == [
+    assert [(w.graph_id, w.node_id, w.question) for w in runtime.list_waiting_nodes()] == [
         ("left", "chat", "Who are you?"),
         ("right", "chat", "Who are you?"),
     ]
@@ -897,7 +897,7 @@ async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fa
     await fake_time.settle()
     with pytest.raises(GraphError, match="several sessions; pass one"):
         await runtime.inject_input("chat", "me", graph_id="left")
-    session = next(w.session_id for w in runtime.waiting_nodes() if w.execution_id == second_run)
+    session = next(w.session_id for w in runtime.list_waiting_nodes() if w.execution_id == second_run)
     assert await runtime.inject_input("chat", "me", graph_id="left", session_id=session)
     await runtime.stop()
 
@@ -950,12 +950,12 @@ async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
             sessions.append(main_run.session_id)
             await runtime.trigger("e", graph_id="side")
             await fake_time.settle()
-            assert [w.session_id for w in runtime.waiting_nodes()] == sessions
+            assert [w.session_id for w in runtime.list_waiting_nodes()] == sessions
             await runtime.stop()
             continue
         run_id = await runtime.resume(sessions[0], "side")
         await fake_time.settle()
-        assert [w.question for w in runtime.waiting_nodes()] == ["What now?"]
+        assert [w.question for w in runtime.list_waiting_nodes()] == ["What now?"]
         assert await runtime.inject_input("judge", "rest")
         result = await runtime.wait(run_id)
         await runtime.stop()

@@ -114,7 +114,7 @@ def test_checkpoint_with_replaced_parent_is_rejected(tmp_path: Path) -> None:
 
     with pytest.raises(CorruptCheckpointError, match="parent"):
         store.load(second.checkpoint_id)
-    assert store.latest_valid() == store.load(first.checkpoint_id)
+    assert store.find_latest_valid() == store.load(first.checkpoint_id)
 
 
 @pytest.mark.parametrize("parent", ["../../x", "0000000009-x", ""])
@@ -140,7 +140,7 @@ def test_missing_checkpoint_is_not_found(tmp_path: Path, checkpoint_id: str) -> 
 def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
     store = open_store(tmp_path / "none")
 
-    assert store.latest_valid() is None
+    assert store.find_latest_valid() is None
     assert store.list_checkpoints() == []
     assert store.prune(1) == 0
 
@@ -160,7 +160,7 @@ def test_newest_valid_checkpoint_is_found_in_any_damaged_chain(
             (path / "notes.json").write_bytes(b"{}")
             (path / "0000000001-id0.json.7-ab.tmp").write_bytes(b"{")
 
-        latest = store.latest_valid()
+        latest = store.find_latest_valid()
 
         valid_checkpoints = [checkpoint for number, checkpoint in enumerate(chain) if number not in damaged]
         assert latest == (valid_checkpoints[-1] if valid_checkpoints else None)
@@ -174,7 +174,7 @@ def test_newest_valid_checkpoint_is_found_in_any_damaged_chain(
         # The chain continues after the newest valid checkpoint, with an unused number.
         next_checkpoint = save_checkpoint(store)
         assert next_checkpoint.parent_id == (latest.checkpoint_id if latest else None)
-        assert store.latest_valid() == next_checkpoint
+        assert store.find_latest_valid() == next_checkpoint
 
 
 @given(damaged=st.dictionaries(st.integers(0, 7), damages), keep=st.integers(1, 9))

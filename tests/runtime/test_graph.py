@@ -383,9 +383,9 @@ def test_edges_are_evaluated_by_descending_priority() -> None:
 def test_node_reaches_itself_only_through_a_cycle() -> None:
     graph = make_chain(("a", "b"), ("b", "c"), EdgeSpec(source="c", target="b", when="failure"))
 
-    assert graph.reachable("a") == {"b", "c"}
-    assert graph.reachable("b") == {"b", "c"}
-    assert make_chain().reachable("a") == frozenset()
+    assert graph.find_reachable_nodes("a") == {"b", "c"}
+    assert graph.find_reachable_nodes("b") == {"b", "c"}
+    assert make_chain().find_reachable_nodes("a") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -414,11 +414,11 @@ def test_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     ],
 )
 def test_cycle_that_can_end_is_accepted(edges: list[tuple[str, str] | EdgeSpec]) -> None:
-    assert "a" in make_chain(*edges).reachable("a")
+    assert "a" in make_chain(*edges).find_reachable_nodes("a")
 
 
 def test_visit_limit_ends_a_cycle() -> None:
-    assert make_chain(("a", "a"), a=make_node("a", max_node_visits=3)).reachable("a") == {"a"}
+    assert make_chain(("a", "a"), a=make_node("a", max_node_visits=3)).find_reachable_nodes("a") == {"a"}
 
 
 def test_router_that_only_loops_back_is_not_an_exit() -> None:
@@ -439,7 +439,7 @@ def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
         return
     final_nodes = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
 
-    assert all(node.id in final_nodes or graph.reachable(node.id) & final_nodes for node in graph.nodes)
+    assert all(node.id in final_nodes or graph.find_reachable_nodes(node.id) & final_nodes for node in graph.nodes)
 
 
 def test_graph_may_be_long() -> None:
@@ -453,4 +453,4 @@ def test_graph_may_be_long() -> None:
         entry_points=(EntryPointSpec(id="e", node_id="n0"),),
     )
 
-    assert len(graph.reachable("n0")) == 399
+    assert len(graph.find_reachable_nodes("n0")) == 399

@@ -14,7 +14,7 @@ from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.health.vitals.vital_state import VitalState
 from queenright.instrumentation import Telemetry, names
 from queenright.instrumentation.names import WaitingReason
-from queenright.instrumentation.steplog import step_log_path
+from queenright.instrumentation.steplog import get_step_log_path
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, EventType
@@ -113,7 +113,7 @@ def list_facts(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ..
 
 async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry) -> None:
     bench = await run_visit(tmp_path, fake_time, telemetry)
-    logged_events = StepLogReader(step_log_path(tmp_path, "s1")).read()
+    logged_events = StepLogReader(get_step_log_path(tmp_path, "s1")).read()
 
     for type_ in MIRRORED_TYPES:
         assert list_facts(bench.events, type_) == list_facts(logged_events, type_)
@@ -129,7 +129,7 @@ async def test_vitals_agree_between_bus_and_telemetry(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
 ) -> None:
     bench = await run_visit(tmp_path, fake_time, telemetry)
-    logged_events = StepLogReader(step_log_path(tmp_path, "s1")).read()
+    logged_events = StepLogReader(get_step_log_path(tmp_path, "s1")).read()
 
     def compute_vitals(events: list[AgentEvent]) -> dict[str, Any]:
         vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings())

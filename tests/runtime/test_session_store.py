@@ -118,7 +118,7 @@ def test_invalid_graph_id_is_refused(tmp_path: Path, graph_id: str) -> None:
     store = open_store(tmp_path)
 
     with pytest.raises(ValueError, match="pattern"):
-        store.shared_view(create_session(store), graph_id)
+        store.get_shared_view(create_session(store), graph_id)
 
 
 def test_session_is_created_once(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path:
     store = open_store(tmp_path)
     session = create_session(store)
 
-    shared_session = store.shared_view(session, "judge")
+    shared_session = store.get_shared_view(session, "judge")
 
     assert shared_session.conversations == session.root / "graphs" / "judge" / "conversations"
     assert {
@@ -346,7 +346,7 @@ def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:
     with pytest.raises(SessionBusyError, match=str(os.getpid())):
         store.claim(session)
 
-    store.claim(store.shared_view(session, "judge")).release()
+    store.claim(store.get_shared_view(session, "judge")).release()
     claim.release()
     store.claim(session).release()
 
@@ -410,7 +410,7 @@ def test_session_is_deleted_completely(tmp_path: Path) -> None:
 def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     session = create_session(store)
-    for view in (session, store.shared_view(session, "judge")):
+    for view in (session, store.get_shared_view(session, "judge")):
         claim = store.claim(view)
 
         with pytest.raises(SessionBusyError):

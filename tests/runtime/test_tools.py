@@ -250,7 +250,7 @@ async def test_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
-    call_coroutine = registry.only(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
+    call_coroutine = registry.select(["dig"]).call(ToolCall("c1", "dig", "{}"), {"session_id": "s1"})
     task = asyncio.create_task(call_coroutine)
     await asyncio.to_thread(has_started.wait, 10)
 
@@ -338,11 +338,11 @@ def test_registry_contains_the_registered_tools() -> None:
     registry = ToolRegistry([first_tool]).merge([second_tool])
 
     assert registry.names == ("one", "two")
-    assert registry.only(["two"]).names == ("two",)
+    assert registry.select(["two"]).names == ("two",)
     assert registry.get("two") is second_tool
     assert registry.get("three") is None
     with pytest.raises(KeyError, match="three"):
-        registry.only(["three"])
+        registry.select(["three"])
 
 
 def test_changing_a_tool_schema_affects_no_other_copy() -> None:

@@ -275,7 +275,7 @@ async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failu
     result = workshop.get_execution_result(event.execution_id)
     assert result is not None
     assert result.outputs == {"decision": "mended it"}
-    assert not [node for node in workshop.waiting_nodes() if node.graph_id == "guardian"]
+    assert not [node for node in workshop.list_waiting_nodes() if node.graph_id == "guardian"]
 
 
 async def test_guardian_asks_the_user_who_is_present(workshop: AgentRuntime) -> None:

@@ -61,7 +61,9 @@ class DiscardingSender:
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
         if signal == "spans":
-            encode_spans([span.readable(RESOURCE, SCOPE) for span in batch]).SerializePartialToString()
+            encode_spans(
+                [span.to_readable_span(RESOURCE, SCOPE) for span in batch]
+            ).SerializePartialToString()
         else:
             records = [ReadableLogRecord(record.to_log_record(), RESOURCE, SCOPE) for record in batch]
             encode_logs(records).SerializePartialToString()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-def install_command(extra: str) -> str:
+def get_install_command(extra: str) -> str:
     """Return the command that installs an extra, or several separated by commas."""
     return (
         f"pip install 'queenright[{extra}] @ file:///PATH/TO/WHEEL' "

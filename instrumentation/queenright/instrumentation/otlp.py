@@ -155,7 +155,7 @@ class OtlpSender:
 
     def _export(self, signal: Signal, batch: Sequence[Any]) -> bool:
         if signal == "spans":
-            spans = [span.readable(self._resource, SCOPE) for span in batch]
+            spans = [span.to_readable_span(self._resource, SCOPE) for span in batch]
             return self._spans.export(spans) is self._span_sent
         records = [ReadableLogRecord(record.to_log_record(), self._resource, SCOPE) for record in batch]
         return self._logs.export(records) is self._log_sent

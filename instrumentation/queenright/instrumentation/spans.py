@@ -102,7 +102,7 @@ class LightSpan(Span):
             self.end_time = end_time if end_time is not None else time.time_ns()
             self.on_end(self)
 
-    def readable(self, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
+    def to_readable_span(self, resource: Resource, scope: InstrumentationScope) -> ReadableSpan:
         """Return the span in the form that the SDK's exporters accept."""
         return ReadableSpan(
             name=self.name,

@@ -19,7 +19,7 @@ STORAGE_ENV: Final = "QUEENRIGHT_STORAGE"
 _encode: Final = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str).encode
 
 
-def step_log_path(storage: Path, session_id: str) -> Path:
+def get_step_log_path(storage: Path, session_id: str) -> Path:
     """Return the path of a session's step log below ``storage``."""
     return storage / "sessions" / session_id / "logs" / "tool_logs.jsonl"
 

@@ -32,7 +32,7 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.instrumentation.redaction import mask_name
 from queenright.instrumentation.run import Run
 from queenright.instrumentation.step import Step
-from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, step_log_path
+from queenright.instrumentation.steplog import STORAGE_ENV, StepLog, get_step_log_path
 from queenright.instrumentation.telemetry import Telemetry, shared_telemetry
 from queenright.instrumentation.ticker import TICKER
 
@@ -381,6 +381,6 @@ def _open_step_log(
 ) -> StepLog | None:
     with suppress_errors:
         if path is None and storage:
-            path = step_log_path(Path(storage), session_id)
+            path = get_step_log_path(Path(storage), session_id)
         return StepLog(path) if path is not None else None
     return None

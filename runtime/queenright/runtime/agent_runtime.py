@@ -356,7 +356,7 @@ class AgentRuntime:
         if _shares_sessions(graph):
             sessions += [
                 (store, state)
-                for store in self._sessions.stores()
+                for store in self._sessions.list_stores()
                 if store.base != graph.store.base
                 for state in store.list_sessions()
                 if any(run.graph_id == graph.spec.id for run in state.executions.values())
@@ -683,7 +683,7 @@ class AgentRuntime:
                 return True
         return False
 
-    def waiting_nodes(self) -> list[WaitingNode]:
+    def list_waiting_nodes(self) -> list[WaitingNode]:
         """List the nodes that wait for user input, those of the active graph first."""
         return [
             WaitingNode(

@@ -194,6 +194,6 @@ def find_ready_nodes(
     startable = [
         node
         for node in candidates
-        if not any(node.node_id in graph.reachable(other) for other in active - {node.node_id})
+        if not any(node.node_id in graph.find_reachable_nodes(other) for other in active - {node.node_id})
     ]
     return startable or ([] if running else candidates)

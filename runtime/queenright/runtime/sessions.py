@@ -85,7 +85,7 @@ class SessionResolver:
                 raise
             return store, session, state
 
-    def stores(self) -> list[SessionStore]:
+    def list_stores(self) -> list[SessionStore]:
         """Return the session stores of the primary graph and of all others."""
         return [self._main, *(store for store in self._others() if store.base != self._main.base)]
 
@@ -128,7 +128,7 @@ class SessionResolver:
                 if newest_session is None
                 else (_get_session_view(graph, newest_session, self._main), self._main)
             )
-        for store in self.stores():
+        for store in self.list_stores():
             try:
                 return _get_session_view(graph, store.open(session_id), store), store
             except SessionNotFoundError:
@@ -167,4 +167,4 @@ class SessionResolver:
 
 def _get_session_view(graph: LoadedGraph, session: Session, store: SessionStore) -> Session:
     """Return a session as a graph sees it: its own unchanged, another graph's with a folder inside."""
-    return session if store.base == graph.store.base else store.shared_view(session, graph.spec.id)
+    return session if store.base == graph.store.base else store.get_shared_view(session, graph.spec.id)

@@ -417,7 +417,7 @@ class ExecutionStream:
             (services.telemetry, services.registry) if graph.agent_id else services.null_telemetry
         )
         logger = RuntimeLogger(session, store.base / "runtime_logs")
-        first_step = await services.disk.run(logger.next_step) if execution.is_resume else 0
+        first_step = await services.disk.run(logger.read_next_step) if execution.is_resume else 0
         incarnation_id = services.incarnations.resolve(session.path, execution.incarnation_id)
         execution.incarnation_id = incarnation_id
         worker = Worker(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from queenright.instrumentation.extras import install_command
+from queenright.instrumentation.extras import get_install_command
 
 _EXTRAS: Final = {
     "textual": "tui",
@@ -39,4 +39,4 @@ def explain_missing_extra(module: str | None) -> str | None:
     if package not in _EXTRAS:
         return None
     extra = _EXTRAS[package]
-    return f"This needs the extra {extra!r} ({package} is not installed). Run: {install_command(extra)}"
+    return f"This needs the extra {extra!r} ({package} is not installed). Run: {get_install_command(extra)}"

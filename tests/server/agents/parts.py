@@ -172,7 +172,7 @@ class AgentService:
         runtime = self.service.agents.get(agent).runtime
 
         def list_sessions() -> list[str]:
-            return [node.session_id for node in runtime.waiting_nodes() if node.execution_id == execution_id]
+            return [node.session_id for node in runtime.list_waiting_nodes() if node.execution_id == execution_id]
 
         await until(list_sessions, "the run waits for its user")
         return list_sessions()[0]
@@ -181,7 +181,7 @@ class AgentService:
         """Wait until no node of a session waits for its user."""
         runtime = self.service.agents.get(agent).runtime
         await until(
-            lambda: all(node.session_id != session_id for node in runtime.waiting_nodes()),
+            lambda: all(node.session_id != session_id for node in runtime.list_waiting_nodes()),
             "no node of the session waits",
         )
 

@@ -220,7 +220,7 @@ async def test_message_to_a_graph_reaches_no_other_graph(home: AgentService) -> 
         assert (second_response["status"], second_response["graph_id"]) == ("started", "second")
         assert (answer_response["graph_id"], answer_response["session_id"]) == ("second", session)
         assert finished_run["outputs"] == {"greeting": "Ada: all about wax"}
-        waiting_nodes = home.service.agents.get("guide").runtime.waiting_nodes()
+        waiting_nodes = home.service.agents.get("guide").runtime.list_waiting_nodes()
         assert guide_session in [node.session_id for node in waiting_nodes]
 
 
@@ -242,7 +242,7 @@ async def test_post_api_agents__id__inject(home: AgentService) -> None:
 async def test_question_accepts_only_one_answer(home: AgentService) -> None:
     run, session = await home.start_waiting_run()
     runtime = home.service.agents.get("guide").runtime
-    [question] = [node for node in runtime.waiting_nodes() if node.session_id == session]
+    [question] = [node for node in runtime.list_waiting_nodes() if node.session_id == session]
     answer = {"node_id": "talk", "session_id": session, "question_id": question.question_id}
     names = ["Ada", "Bob", "Cy", "Dee", "Eve", "Fay", "Gus", "Hal"]
 
@@ -263,7 +263,7 @@ async def test_question_accepts_only_one_answer(home: AgentService) -> None:
 
 async def test_chat_with_a_question_id_answers_only_that_question(home: AgentService) -> None:
     run, session = await home.start_waiting_run()
-    waiting_nodes = home.service.agents.get("guide").runtime.waiting_nodes()
+    waiting_nodes = home.service.agents.get("guide").runtime.list_waiting_nodes()
     [question] = [node for node in waiting_nodes if node.session_id == session]
     answer = {"message": "Ada", "question_id": question.question_id}
     chat = "/api/agents/guide/chat"

@@ -9,7 +9,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from queenright.health.store.database import Database, StoreError
-from queenright.instrumentation.extras import install_command
+from queenright.instrumentation.extras import get_install_command
 
 _URL_HINT: Final = (
     "write sqlite:///path/to/queenright.db or postgresql://user:password@host:5432/queenright "
@@ -43,7 +43,7 @@ def open_database(
         from queenright.health.store.postgres import PostgresDatabase
     except ImportError as error:
         raise StoreError(
-            f"PostgreSQL's driver cannot be imported ({error}). Run: {install_command('server,postgres')}"
+            f"PostgreSQL's driver cannot be imported ({error}). Run: {get_install_command('server,postgres')}"
         ) from error
     return PostgresDatabase(
         address, read_only=read_only, busy_timeout=busy_timeout, member_id=member_id, partition=partition

@@ -145,7 +145,7 @@ class Lifecycle:
 
     async def _list_agents(self, _: _NoArguments, *, runtime: AgentRuntime, graph_id: str) -> str:
         """List the loaded agents and what each is doing."""
-        waiting = {node.graph_id: node for node in runtime.waiting_nodes()}
+        waiting = {node.graph_id: node for node in runtime.list_waiting_nodes()}
         rows: list[dict[str, Any]] = []
         for name in runtime.list_graphs():
             entries = [entry.id for entry in runtime.get_entry_points(name)]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queenright.instrumentation.effect import Effect
 from queenright.instrumentation.errors import InvalidValueError, QueenrightError
-from queenright.instrumentation.extras import install_command
+from queenright.instrumentation.extras import get_install_command
 from queenright.instrumentation.redaction import hide, hide_named, redact
 from queenright.runtime.agents.credentials import substitute_variables
 from queenright.runtime.agents.mcp_connection import McpConnection, http_transport, stdio_transport
@@ -159,7 +159,7 @@ class McpServer:
             await asyncio.to_thread(importlib.import_module, "mcp")
         except ImportError as error:
             raise McpUnavailableError(
-                f"The MCP server {self.name!r} needs the extra 'mcp'. Run: {install_command('mcp')}"
+                f"The MCP server {self.name!r} needs the extra 'mcp'. Run: {get_install_command('mcp')}"
             ) from error
         spec = self._spec
         required_by = f"MCP server {self.name!r}"

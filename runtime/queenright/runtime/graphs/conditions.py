@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.instrumentation.extras import install_command
+from queenright.instrumentation.extras import get_install_command
 
 _MEMORY: Final = "memory"
 _MAX_LENGTH: Final = 1_000
@@ -61,7 +61,7 @@ class ConditionsUnavailableError(QueenrightError):
     """Raised when the library that evaluates conditions is missing."""
 
     def __init__(self) -> None:
-        super().__init__(f"Conditions need the extra 'runtime'. Run: {install_command('runtime')}")
+        super().__init__(f"Conditions need the extra 'runtime'. Run: {get_install_command('runtime')}")
 
 
 def check(expression: str) -> None:

@@ -89,6 +89,6 @@ class GraphSpec(Spec):
         outgoing_edges = (edge for edge in self.edges if edge.source == node_id)
         return tuple(sorted(outgoing_edges, key=lambda edge: -edge.priority))
 
-    def reachable(self, node_id: str) -> frozenset[str]:
+    def find_reachable_nodes(self, node_id: str) -> frozenset[str]:
         """Return the nodes reachable from ``node_id``, which is included only if it is in a cycle."""
         return frozenset(find_reachable(node_id, build_adjacency(self.edges)))

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from queenright.instrumentation.extras import install_command
+from queenright.instrumentation.extras import get_install_command
 from queenright.runtime.graphs.specs import EntryPointSpec, NodeSpec
 from queenright.runtime.timers import load_timezone
 
@@ -130,7 +130,7 @@ def find_cron_problem(cron: str) -> str | None:
     try:
         cronsim = importlib.import_module("cronsim")
     except ImportError:
-        return f"cron needs the extra 'runtime'. Run: {install_command('runtime')}"
+        return f"cron needs the extra 'runtime'. Run: {get_install_command('runtime')}"
     try:
         # A fixed start, so that the result does not depend on the current date.
         next(cronsim.CronSim(cron, datetime(2024, 1, 1, tzinfo=UTC)))

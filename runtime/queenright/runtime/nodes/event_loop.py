@@ -320,7 +320,7 @@ class EventLoopNode:
         """Append new user input, notes and guard warnings to the conversation."""
         visit = self._visit
         drafts, ids = await self._read_inputs()
-        for finding in visit.warnings():
+        for finding in visit.list_new_warnings():
             message = _make_user_message(
                 f"You may be going in circles: {finding.evidence}. Try something else."
             )

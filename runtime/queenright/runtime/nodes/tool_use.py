@@ -51,7 +51,7 @@ class ToolRunner:
         self._approve = approve
         self._timeout_seconds = spec.tool_timeout_seconds
         self._builtin_names = frozenset(tool.name for tool in builtin)
-        self._tools = tools.only(spec.tools).merge(builtin)
+        self._tools = tools.select(spec.tools).merge(builtin)
         self._context = context
         self._sleep = sleep
         # The service's own graphs must be able to act even if everything fails.
@@ -62,7 +62,7 @@ class ToolRunner:
 
     async def run_calls(self, visit: Visit, step: StepReport) -> None:
         """Run the tool calls of the newest turn."""
-        await self._run_concurrently(visit, step, visit.unanswered_calls())
+        await self._run_concurrently(visit, step, visit.list_unanswered_calls())
 
     async def resume(self, visit: Visit, step: StepReport) -> None:
         """
@@ -72,7 +72,7 @@ class ToolRunner:
         unknown, so their calls are answered with an error.
         """
         await self._run_concurrently(
-            visit, step, [call for call in visit.unanswered_calls() if call.name in self._builtin_names]
+            visit, step, [call for call in visit.list_unanswered_calls() if call.name in self._builtin_names]
         )
         await visit.repair()
 

@@ -100,14 +100,14 @@ class Visit:
         """Create a draft entry of this visit."""
         return Draft(kind=kind, message=message, visit_id=self.cursor.visit_id, data=data)
 
-    def unanswered_calls(self) -> list[ToolCall]:
+    def list_unanswered_calls(self) -> list[ToolCall]:
         """Return the calls of the newest turn without an answer."""
         for entry in reversed(self.conversation.entries):
             if entry.kind is EntryKind.ASSISTANT and entry.visit_id == self.cursor.visit_id:
                 return [call for call in entry.message.tool_calls if call.id in self.cursor.unanswered]
         return []
 
-    def warnings(self) -> list[GuardFinding]:
+    def list_new_warnings(self) -> list[GuardFinding]:
         """Return the guard's findings that the model was not warned of."""
         return [finding for finding in self._warnings if finding.label not in self.cursor.warned]
 

@@ -131,7 +131,7 @@ class CheckpointStore:
         """
         names = self._list_names()
         number = max((_get_number(name) for name in names), default=0) + 1
-        parent = self.latest_valid()
+        parent = self.find_latest_valid()
         checkpoint_id = f"{number:010d}-{self._ids()}"
         path = self._get_path(checkpoint_id)
         if path is None:
@@ -180,7 +180,7 @@ class CheckpointStore:
         """Return all valid checkpoints, newest first; others are logged."""
         return list(self._iterate_valid())
 
-    def latest_valid(self) -> Checkpoint | None:
+    def find_latest_valid(self) -> Checkpoint | None:
         """Return the newest valid checkpoint, skipping corrupt ones; None if there is none."""
         return next(self._iterate_valid(), None)
 

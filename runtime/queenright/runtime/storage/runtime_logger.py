@@ -72,7 +72,7 @@ class _Totals(_Usage):
     executions: int = 0
     statuses: dict[str, int] = Field(default_factory=dict)
 
-    def plus(self, rows: Iterable[_ExecutionRow]) -> _Totals:
+    def add(self, rows: Iterable[_ExecutionRow]) -> _Totals:
         """Return the totals with those of ``rows``."""
         totals = self.model_copy(deep=True)
         for row in rows:
@@ -148,32 +148,32 @@ class RuntimeLogger:
             OSError: The disk write failed.
         """
         row = state.model_dump(mode="json", include=_SUMMARY_FIELDS)
-        summary = self._read_summary()
+        summary = self._load_summary()
         rows = {listed_row.execution_id: listed_row for listed_row in summary.executions}
         rows[state.execution_id] = _ExecutionRow.model_validate(row)
         older_rows = list(rows.values())[:-MAX_SUMMARY_EXECUTIONS]
         recent_rows = list(rows.values())[-MAX_SUMMARY_EXECUTIONS:]
-        earlier = summary.earlier.plus(older_rows)
+        earlier = summary.earlier.add(older_rows)
         summary = _Summary(
             session_id=self._session.id,
             updated_at=state.updated_at,
-            totals=earlier.plus(recent_rows),
+            totals=earlier.add(recent_rows),
             earlier=earlier,
             executions=recent_rows,
         )
         write_json(self._summary, summary.model_dump(mode="json"))
         append_line(self._executions, {"session_id": self._session.id, **row})
 
-    def summary(self) -> dict[str, Any]:
+    def read_summary(self) -> dict[str, Any]:
         """
         Return a summary of the executions that have ended.
 
         ``totals`` covers all of them; ``executions`` lists them, newest last; ``earlier`` has the totals of
         those no longer listed. An unreadable summary is logged and treated as missing.
         """
-        return self._read_summary().model_dump(mode="json")
+        return self._load_summary().model_dump(mode="json")
 
-    def _read_summary(self) -> _Summary:
+    def _load_summary(self) -> _Summary:
         try:
             return _Summary.model_validate(read_json(self._summary))
         except FileNotFoundError:
@@ -184,17 +184,17 @@ class RuntimeLogger:
             _log.warning("ignored a summary: %s: %s", self._summary, describe_invalid_state(error))
         return _Summary(session_id=self._session.id)
 
-    def details(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+    def read_visits(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the node visits, newest last; torn lines are skipped."""
         return _read_newest_rows(self._details, node_id, limit)
 
-    def steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+    def read_steps(self, node_id: str | None = None, limit: int | None = None) -> list[dict[str, Any]]:
         """Return the steps, newest last; torn lines are skipped."""
         return _read_newest_rows(self._steps, node_id, limit)
 
-    def next_step(self) -> int:
+    def read_next_step(self) -> int:
         """Return the number of the next step if the run of the newest steps is resumed."""
-        numbers = [row.get("step_index") for row in self.steps(limit=_MAX_CONCURRENT_STEPS)]
+        numbers = [row.get("step_index") for row in self.read_steps(limit=_MAX_CONCURRENT_STEPS)]
         return max((number for number in numbers if isinstance(number, int)), default=-1) + 1
 
 

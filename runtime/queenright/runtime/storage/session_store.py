@@ -181,7 +181,7 @@ class SessionStore:
             raise SessionNotFoundError(session_id, self._sessions)
         return session
 
-    def shared_view(self, session: Session, graph_id: str) -> Session:
+    def get_shared_view(self, session: Session, graph_id: str) -> Session:
         """
         Return ``session`` as seen by the graph ``graph_id`` that shares it, with its own folder inside.
 

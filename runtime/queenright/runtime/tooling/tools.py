@@ -198,7 +198,7 @@ class ToolRegistry:
             raise ValueError(f"tool {tool.name!r} is registered twice")
         self._tools[tool.name] = tool
 
-    def only(self, names: Iterable[str]) -> ToolRegistry:
+    def select(self, names: Iterable[str]) -> ToolRegistry:
         """
         Return a registry with only the named tools.
 

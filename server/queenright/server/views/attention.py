@@ -154,7 +154,7 @@ def _make_question_item(worker: WorkerHealth, node: WaitingNode | None) -> api.A
 def _find_waiting_node(service: Service, worker: WorkerHealth) -> WaitingNode | None:
     """Return the waiting node of a loaded agent; None if the worker does not run here."""
     slot = service.agents.slots.get(worker.vitals.agent_id)
-    nodes = () if slot is None else slot.runtime.waiting_nodes()
+    nodes = () if slot is None else slot.runtime.list_waiting_nodes()
     return next((node for node in nodes if node.session_id == worker.vitals.session_id), None)
 
 

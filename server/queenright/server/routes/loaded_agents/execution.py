@@ -250,7 +250,7 @@ async def chat_with_agent(
     question of `question_id` is not open.
     """
     graph = find_graph(slot, body.graph_id)
-    for node in slot.runtime.waiting_nodes():
+    for node in slot.runtime.list_waiting_nodes():
         if body.graph_id not in (None, node.graph_id) or body.session_id not in (None, node.session_id):
             continue
         if body.question_id not in (None, node.question_id):
@@ -397,7 +397,9 @@ async def _inject(
         if name == node_id and session_id in (None, run.session_id)
     }
     waiting_nodes = {
-        (node.graph_id, node.session_id) for node in slot.runtime.waiting_nodes() if node.node_id == node_id
+        (node.graph_id, node.session_id)
+        for node in slot.runtime.list_waiting_nodes()
+        if node.node_id == node_id
     }
     # The runtime chooses in this order: the active graph first, and within a graph waiting nodes first.
     graph_order = [graph.id for graph in _list_graphs(slot)]

@@ -215,7 +215,7 @@ def _read_visits(slot: AgentSlot, graph_id: str, node_id: str) -> list[_Visit]:
     visits: list[_Visit] = []
     for state in islice(store.list_sessions(), _MAX_SESSIONS):
         logger = RuntimeLogger(store.open(state.session_id), store.base / "runtime_logs")
-        visits += map(_read_visit, reversed(logger.details(node_id, _MAX_VISITS - len(visits))))
+        visits += map(_read_visit, reversed(logger.read_visits(node_id, _MAX_VISITS - len(visits))))
         if len(visits) >= _MAX_VISITS:
             break
     return visits

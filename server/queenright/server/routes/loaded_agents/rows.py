@@ -69,7 +69,7 @@ def make_stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.Ru
         uptime_seconds=max(0.0, now - slot.loaded_at),
         running=sum(stream.running for stream in streams),
         queued=sum(stream.queued for stream in streams),
-        waiting_for_user=len(slot.runtime.waiting_nodes()),
+        waiting_for_user=len(slot.runtime.list_waiting_nodes()),
         ticks_skipped=sum(stream.ticks_skipped for stream in streams),
         sessions=sessions,
         totals=totals,
