@@ -22,16 +22,22 @@ from queenright.tui.commands import (
     COMMANDS,
     Command,
     InvalidCommandError,
-    help_lines,
-    message_text,
+    get_message_text,
+    make_help_lines,
     parse_command,
 )
-from queenright.tui.conversation import Conversation, background_notice
-from queenright.tui.event_lines import feed_line
+from queenright.tui.conversation import Conversation, make_background_notice
+from queenright.tui.event_lines import make_feed_line
 from queenright.tui.fleet_state import FleetState
-from queenright.tui.formatting import clip, short_number, sparkline, strip_control
+from queenright.tui.formatting import clip, format_short_number, sparkline, strip_control
 from queenright.tui.gateway import build_transcript
-from queenright.tui.models import ChatEntry, StreamedAnswer, Transcript, current_activity, health_or_outcome
+from queenright.tui.models import (
+    ChatEntry,
+    StreamedAnswer,
+    Transcript,
+    describe_activity,
+    get_health_or_outcome,
+)
 from queenright.tui.notices import NoticeList
 from queenright.tui.screens.worker_stream import WorkerHistory, count_bad_steps
 from queenright.tui.session_timeline import SessionTimeline, describe_open, describe_shadow
@@ -82,7 +88,7 @@ def test_ended_session_is_failing_until_its_ticket_closes() -> None:
 
     state.set_tickets([ticket])
 
-    assert (state.attention(ended_worker), health_or_outcome(ended_worker)) == ("failing", "completed")
+    assert (state.attention(ended_worker), get_health_or_outcome(ended_worker)) == ("failing", "completed")
     assert state.counts["failing"] == failing_count + 1
     assert ended_worker in state.workers[: failing_count + 1]
     state.set_tickets([ticket.model_copy(update={"status": "resolved"})])
@@ -93,7 +99,7 @@ def test_ended_session_is_failing_until_its_ticket_closes() -> None:
 def test_activity_of_a_limited_worker_has_the_time_of_its_next_try() -> None:
     limited = row(AgentRow, activity="waiting to try again", limited_until=NOW + 90)
 
-    assert current_activity(AgentRow.model_validate(limited)) == "waiting to try again at 10:01:30"
+    assert describe_activity(AgentRow.model_validate(limited)) == "waiting to try again at 10:01:30"
 
 
 def test_worst_worker_is_first_and_ended_ones_last() -> None:
@@ -154,10 +160,10 @@ def test_activity_is_counted_per_span_up_to_now() -> None:
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
-    lines = [feed_line(Event.model_validate(item)) for item in FLEET_EVENTS]
+    lines = [make_feed_line(Event.model_validate(item)) for item in FLEET_EVENTS]
 
     assert len([line for line in lines if line]) == 6
-    assert feed_line(make_event("llm_text_delta", data={"text": "hm"})) is None
+    assert make_feed_line(make_event("llm_text_delta", data={"text": "hm"})) is None
 
 
 # -- one worker -------------------------------------------------------------------------------------
@@ -318,7 +324,7 @@ def test_background_graph_is_shown_next_to_the_chat(kind: str, title: str) -> No
 
     talk.handle_event(result)
 
-    notice = background_notice(result, agent_id="bee", is_active=False)
+    notice = make_background_notice(result, agent_id="bee", is_active=False)
     assert notice is not None
     assert notice.title == title
     assert talk.entries == []
@@ -329,7 +335,7 @@ def test_other_graph_events_are_silent_and_switching_is_shown() -> None:
 
     paused = make_event("execution_paused", graph_id="other")
     talk.handle_event(paused)
-    assert background_notice(paused, agent_id="bee", is_active=False) is None
+    assert make_background_notice(paused, agent_id="bee", is_active=False) is None
     talk.switch_graph("other", NOW)
     talk.handle_event(text_delta("Now I speak.", graph="other"))
 
@@ -469,8 +475,8 @@ def test_commands_are_distinguished_from_text() -> None:
     assert parse_command("/graph main") == Command("graph", "main")
     assert parse_command("what is this?") is None
     assert parse_command("//usr/bin") is None
-    assert message_text("//usr/bin") == "/usr/bin"
-    assert len(help_lines()) == len(COMMANDS)
+    assert get_message_text("//usr/bin") == "/usr/bin"
+    assert len(make_help_lines()) == len(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +512,7 @@ def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int],
 
 
 def test_large_numbers_are_abbreviated() -> None:
-    assert [short_number(number) for number in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
+    assert [format_short_number(number) for number in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
 
 
 def test_answer_of_the_queen_grows_by_its_pieces() -> None:

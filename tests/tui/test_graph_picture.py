@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queenright.api.loaded_agents import Edge, NodeDetail
-from queenright.tui.screens.talk import graph_lines, memory_lines
+from queenright.tui.screens.talk import make_graph_lines, make_memory_lines
 from tests.tui.canned import row
 
 
@@ -25,7 +25,7 @@ def test_graph_line_has_state_and_edges() -> None:
         node_detail("write"),
     ]
 
-    assert graph_lines(nodes) == [
+    assert make_graph_lines(nodes) == [
         "? ask     waiting for input   → search, ask on failure",
         "▶ search  working             → write if n > 3",
         "○ write   idle",
@@ -33,7 +33,7 @@ def test_graph_line_has_state_and_edges() -> None:
 
 
 def test_value_is_shown_as_json_and_long_values_are_truncated() -> None:
-    lines = memory_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
+    lines = make_memory_lines({"topic": "doors", "pages": list(range(500)), "ü": {"a": None}})
 
     assert lines[0] == 'topic  "doors"'
     assert len(lines[1]) < 320
@@ -41,4 +41,4 @@ def test_value_is_shown_as_json_and_long_values_are_truncated() -> None:
 
 
 def test_empty_input_gives_empty_output() -> None:
-    assert (graph_lines([]), memory_lines({})) == ([], [])
+    assert (make_graph_lines([]), make_memory_lines({})) == ([], [])

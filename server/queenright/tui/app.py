@@ -21,7 +21,7 @@ from queenright.client.errors import RequestRejectedError, UnreachableError
 from queenright.client.notices import Notice as StreamNotice
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState, add_notice_for
-from queenright.tui.conversation import background_notice
+from queenright.tui.conversation import make_background_notice
 from queenright.tui.fleet_state import LISTS
 from queenright.tui.formatting import clip
 from queenright.tui.gateway import ServiceGateway
@@ -238,7 +238,7 @@ class QueenrightApp(App[None]):
         is_active = event.graph_id == active_graph
         if is_active and (is_on_screen or agent.agent_id not in self.app_state.chatted_agents):
             return
-        background = background_notice(event, agent_id=agent.agent_id, is_active=is_active)
+        background = make_background_notice(event, agent_id=agent.agent_id, is_active=is_active)
         if background is not None:
             notice = self.app_state.notices.add(
                 background.kind, background.title, background.text, agent_id=agent.agent_id

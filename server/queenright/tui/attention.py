@@ -39,12 +39,12 @@ ANSWERS: Final = {
 """All answers by name."""
 
 
-def item_label(item: AttentionItem) -> str:
+def format_item_label(item: AttentionItem) -> str:
     """Return the label of an item's kind."""
     return "decision" if item.kind == "escalation" else item.kind
 
 
-def item_agents(item: AttentionItem) -> str:
+def format_item_agents(item: AttentionItem) -> str:
     """Return the name of an item's agent, or the first names of several."""
     return format_names(item.agents, item.agents_more)
 

@@ -38,7 +38,7 @@ def parse_command(line: str) -> Command | None:
     """
     Return the command in a line; None if the line is a message.
 
-    A message that starts with a slash is written with two: see ``message_text``.
+    A message that starts with a slash is written with two: see ``get_message_text``.
 
     Raises:
         InvalidCommandError: The command is unknown, or its argument is missing or unexpected.
@@ -58,12 +58,12 @@ def parse_command(line: str) -> Command | None:
     return Command(name, argument)
 
 
-def message_text(line: str) -> str:
+def get_message_text(line: str) -> str:
     """Return the message in a line."""
     return line[1:] if line.startswith("//") else line
 
 
-def help_lines() -> list[str]:
+def make_help_lines() -> list[str]:
     """Return all commands, one per line."""
     return [
         f"{f'/{name} {parameter}':<16}{description}" for name, (parameter, description) in COMMANDS.items()

@@ -118,7 +118,7 @@ class Conversation:
         self._is_streaming = False
 
 
-def background_notice(event: Event, *, agent_id: str, is_active: bool) -> BackgroundNotice | None:
+def make_background_notice(event: Event, *, agent_id: str, is_active: bool) -> BackgroundNotice | None:
     """
     Return the notice for an event of a graph that is not on the screen; None if it needs none.
 

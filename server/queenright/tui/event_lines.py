@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright.api.event_text import describe_event, has_feed_line
 from queenright.api.events import Event
-from queenright.tui.formatting import clip, clock_time
+from queenright.tui.formatting import clip, format_clock_time
 
 _MAX_LENGTH: Final = 300
 """Maximum length of a line."""
@@ -71,11 +71,11 @@ WORK_TYPES: Final = (
 """Event types that are a worker's activity."""
 
 
-def feed_line(event: Event) -> EventLine | None:
+def make_feed_line(event: Event) -> EventLine | None:
     """Return an event as a line of the feed; None if it has no line there."""
     if event.type not in FEED_TYPES or not has_feed_line(event.type, event.data):
         return None
     kind, text = describe_event(event.type, event.agent_id, event.data)
     if event.type == "worker_escalation_ticket" and kind == "ticket":
         kind = str(event.data["ticket"]["severity"])
-    return EventLine(clock_time(event.time), kind, clip(text, _MAX_LENGTH))
+    return EventLine(format_clock_time(event.time), kind, clip(text, _MAX_LENGTH))

@@ -13,8 +13,8 @@ from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.terms import WORST_FIRST, Severity, list_values
 from queenright.api.tickets import Ticket
-from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line
-from queenright.tui.models import is_open, worker_key
+from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, make_feed_line
+from queenright.tui.models import is_open, make_worker_key
 from queenright.tui.worker_filter import WorkerFilter
 
 BUCKET_SECONDS: Final = 5.0
@@ -119,7 +119,7 @@ class FleetState:
             self._event_ids[event.id] = None
             while len(self._event_ids) > _MAX_EVENT_IDS:
                 del self._event_ids[next(iter(self._event_ids))]
-        if (line := feed_line(event)) is not None:
+        if (line := make_feed_line(event)) is not None:
             self.feed.append(line)
         if event.type in WORK_TYPES:
             self._count_activity(event)
@@ -179,7 +179,7 @@ class FleetState:
     def worker(self, key: str) -> AgentRow | None:
         """Return the worker with a row key or a name; for a name, its newest session."""
         for worker in self.workers:
-            if key in (worker_key(worker), worker.agent_id):
+            if key in (make_worker_key(worker), worker.agent_id):
                 return worker
         return None
 

@@ -24,12 +24,12 @@ def clip(text: object, width: int) -> str:
     return line if len(line) <= width else line[: max(width - 1, 0)].rstrip() + "…"
 
 
-def clock_time(moment: float) -> str:
+def format_clock_time(moment: float) -> str:
     """Return the UTC time of day."""
     return f"{datetime.fromtimestamp(moment, UTC):%H:%M:%S}"
 
 
-def short_number(number: float) -> str:
+def format_short_number(number: float) -> str:
     """Return a number as ``950``, ``12.3k`` or ``4.5M``."""
     for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(number) >= size:

@@ -16,7 +16,7 @@ from queenright.client.address import remove_credentials
 from queenright.client.errors import RequestRejectedError
 from queenright.client.notices import Notice
 from queenright.tui.event_lines import FEED_TYPES, WORK_TYPES, EventLine
-from queenright.tui.formatting import clip, clock_time
+from queenright.tui.formatting import clip, format_clock_time
 from queenright.tui.models import ChatEntry, Graph, Row, Transcript
 
 _MAX_TICKETS: Final = 200
@@ -67,7 +67,7 @@ class ServiceGateway:
     async def feed(self) -> tuple[list[EventLine], list[str]]:
         """Return the latest feed lines, oldest first, and the ids of their events."""
         lines = (await self.client.service.status()).feed[::-1]
-        return [EventLine(clock_time(line.at), line.kind, line.text) for line in lines], [
+        return [EventLine(format_clock_time(line.at), line.kind, line.text) for line in lines], [
             line.id for line in lines
         ]
 

@@ -14,26 +14,26 @@ from queenright.api.agents import AgentRow
 from queenright.api.events import Event
 from queenright.api.terms import OPEN_TICKET_STATUSES
 from queenright.api.tickets import ChatMessage, Ticket
-from queenright.tui.formatting import clock_time
+from queenright.tui.formatting import format_clock_time
 
 Row = Mapping[str, Any]
 
 
-def worker_key(worker: AgentRow) -> str:
+def make_worker_key(worker: AgentRow) -> str:
     """Return the key of a worker's table row: its name and session."""
     return f"{worker.agent_id}\n{worker.session_id}"
 
 
-def health_or_outcome(worker: AgentRow) -> str:
+def get_health_or_outcome(worker: AgentRow) -> str:
     """Return the health of a worker, or the outcome of an ended session."""
     return worker.outcome or worker.state
 
 
-def current_activity(worker: AgentRow) -> str:
+def describe_activity(worker: AgentRow) -> str:
     """Return the current activity of a worker; empty for an ended session."""
     if worker.question:
         return f"waiting: {worker.question}"
-    limit_text = "" if worker.limited_until is None else f" at {clock_time(worker.limited_until)}"
+    limit_text = "" if worker.limited_until is None else f" at {format_clock_time(worker.limited_until)}"
     return worker.activity.removeprefix("working: ") + limit_text
 
 

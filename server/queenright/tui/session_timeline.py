@@ -10,7 +10,7 @@ from queenright.api.agents import Finding
 from queenright.api.steps import Step, Steps
 from queenright.instrumentation.durations import format_duration
 from queenright.tui.event_lines import EventLine
-from queenright.tui.formatting import clip, clock_time, short_number
+from queenright.tui.formatting import clip, format_clock_time, format_short_number
 
 _MAX_LINES: Final = 1_000
 _MAX_LENGTH: Final = 300
@@ -40,17 +40,17 @@ class SessionTimeline:
 
     def add(self, page: Steps) -> None:
         """Add the page after ``last``; the newest page if nothing is known yet."""
-        self.lines.extend(step_line(step) for step in page.items if step.phase != "open")
+        self.lines.extend(make_step_line(step) for step in page.items if step.phase != "open")
         self.open, self.last = page.open, page.last or self.last
 
 
-def step_line(step: Step) -> EventLine:
+def make_step_line(step: Step) -> EventLine:
     """Return a step as a line of a timeline."""
     kind, text = _describe_step(step)
     if step.phase == "failed":
         kind = "failing"
     line = ". ".join(part for part in (text, step.text) if part)
-    return EventLine(clock_time(step.at), kind, clip(line, _MAX_LENGTH))
+    return EventLine(format_clock_time(step.at), kind, clip(line, _MAX_LENGTH))
 
 
 def _describe_step(step: Step) -> tuple[str, str]:
@@ -62,7 +62,7 @@ def _describe_step(step: Step) -> tuple[str, str]:
         case "turn" if step.type.startswith("step_"):
             return _VERDICTS.get(step.detail, "degraded"), f"{step.name}{detail}"
         case "turn":
-            tokens = short_number(step.tokens_in + step.tokens_out)
+            tokens = format_short_number(step.tokens_in + step.tokens_out)
             return "info", f"{step.name or 'model'}{detail}, {tokens} tokens{duration}"
         case "tool":
             return "info", f"{step.name}{detail}{duration}"

@@ -40,19 +40,19 @@ _STYLES: Final[dict[str, tuple[str, str]]] = {
 _HEIGHTS: Final = {"healthy": "▁", "degraded": "▃", "stuck": "▅", "failing": "▇", "terminated": "_"}
 
 
-def symbol(kind: str) -> str:
+def get_symbol(kind: str) -> str:
     """Return the symbol of a kind: a state, a severity, an outcome, an actor."""
     return _STYLES.get(kind, (" ", ""))[0]
 
 
-def colour(kind: str) -> str:
+def get_colour(kind: str) -> str:
     """Return the colour of a kind; an empty string for none."""
     return _STYLES.get(kind, (" ", ""))[1]
 
 
-def label(kind: str, *, as_of: str = "") -> Text:
+def make_label(kind: str, *, as_of: str = "") -> Text:
     """Return a kind with its symbol and colour, or with those of ``as_of``: ``■ stuck``, ``✖ failed``."""
-    return style_text(f"{symbol(as_of or kind)} {kind.replace('_', ' ')}", colour(as_of or kind))
+    return style_text(f"{get_symbol(as_of or kind)} {kind.replace('_', ' ')}", get_colour(as_of or kind))
 
 
 def style_text(text: str, style: str) -> Text:
@@ -62,8 +62,8 @@ def style_text(text: str, style: str) -> Text:
 
 def render_line(line: EventLine) -> Text:
     """Return an event line as styled text."""
-    kind = colour(line.kind)
-    return Text.assemble((f"{line.time} ", DIM), (f"{symbol(line.kind)} ", kind), (line.text, kind))
+    kind = get_colour(line.kind)
+    return Text.assemble((f"{line.time} ", DIM), (f"{get_symbol(line.kind)} ", kind), (line.text, kind))
 
 
 def render_states(states: Sequence[tuple[float, str]], since: float, until: float, width: int) -> Text:
@@ -80,7 +80,7 @@ def render_states(states: Sequence[tuple[float, str]], since: float, until: floa
     step = (until - since) / max(width, 1)
     for index in range(width):
         state = _find_worst_between(states, since + index * step, since + (index + 1) * step)
-        bars.append(_HEIGHTS.get(state, "·"), style=colour(state))
+        bars.append(_HEIGHTS.get(state, "·"), style=get_colour(state))
     return bars
 
 

@@ -52,7 +52,7 @@ class RuleSelection:
 
     options: RuleOptions
 
-    def settings(self) -> Settings:
+    def load_settings(self) -> Settings:
         """Return the settings, with ``service_url`` as the console's URL unless they set one."""
         settings = load_settings(self.options.config)
         try:
@@ -61,21 +61,21 @@ class RuleSelection:
             raise UsageError(f"--service-url {error}") from None
         return settings.model_copy(update={"alerting": alerting}).with_console_url()
 
-    def links(self, settings: Settings) -> Links:
+    def make_links(self, settings: Settings) -> Links:
         """Return the targets of links in alerts."""
         return rule_links(
             settings.alerting, runbooks=self.options.runbooks, dashboards=self.options.dashboards
         )
 
-    def groups(self, settings: Settings) -> tuple[Group, ...]:
+    def make_groups(self, settings: Settings) -> tuple[Group, ...]:
         """Return the rules."""
-        return rule_groups(settings.health_monitoring, self.selectors(), self.links(settings))
+        return rule_groups(settings.health_monitoring, self.make_selectors(), self.make_links(settings))
 
-    def files(self, settings: Settings) -> dict[str, str]:
+    def render_files(self, settings: Settings) -> dict[str, str]:
         """Return the rule files by name."""
-        return rule_files(settings.health_monitoring, self.selectors(), self.links(settings))
+        return rule_files(settings.health_monitoring, self.make_selectors(), self.make_links(settings))
 
-    def selectors(self) -> Selectors:
+    def make_selectors(self) -> Selectors:
         """Return the label selectors, after checking their syntax."""
         matchers: dict[Scope, str] = {}
         texts: dict[Scope, str] = {
@@ -92,12 +92,12 @@ class RuleSelection:
 
 def check(selection: RuleSelection, *, as_json: bool) -> int:
     """Check the rules; return 1 on errors."""
-    settings = selection.settings()
-    groups = selection.groups(settings)
+    settings = selection.load_settings()
+    groups = selection.make_groups(settings)
     faults = check_rules(parse_rule_groups(groups))
     promtool = find_program("promtool")
     if promtool is not None:
-        faults += run_promtool(promtool, selection.files(settings))
+        faults += run_promtool(promtool, selection.render_files(settings))
     rules = [rule for group in groups for rule in group.rules]
     alerts = [rule.name for rule in rules if isinstance(rule, Alert)]
     alert_count, record_count = len(set(alerts)), len(rules) - len(alerts)
@@ -141,12 +141,12 @@ def run_promtool(program: Path, files: Mapping[str, str]) -> list[str]:
 
 def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None, *, as_json: bool) -> int:
     """Print the differences; return 1 if there are any."""
-    settings = selection.settings()
+    settings = selection.load_settings()
     with progress_bar("Comparing rules", is_counted=False):
         existing = (
             read_rule_files(files) if files else parse_rules_response(_fetch_rules(settings, prometheus))
         )
-        own_rules = parse_rule_groups(selection.groups(settings))
+        own_rules = parse_rule_groups(selection.make_groups(settings))
         differences = compare(own_rules, existing)
     if as_json:
         typer.echo(json.dumps([_to_row(difference) for difference in differences], indent=2))

@@ -49,12 +49,12 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
     deadman = _check_deadman_url(target.deadman_url)
     if format_ == "kubernetes" and str(output) == _STDOUT:
         raise UsageError("--format kubernetes writes a folder, not standard output; pass a folder with -o.")
-    settings = selection.settings()
-    _check_with_promtool(selection.files(settings))
+    settings = selection.load_settings()
+    _check_with_promtool(selection.render_files(settings))
     is_full = format_ in ("kubernetes", "mixin")
     for warning in find_local_links(
         settings.alerting,
-        selection.links(settings),
+        selection.make_links(settings),
         service_url=(selection.options.service_url or _DEFAULT_SERVICE_URL) if is_full else None,
         dashboards=is_full,
     ):
@@ -70,9 +70,9 @@ def _export_rules(
     selection: RuleSelection, settings: Settings, format_: str, output: Path, placement: Placement
 ) -> int:
     """Write the rules: rule files, or one object for the Prometheus operator."""
-    groups = selection.groups(settings)
+    groups = selection.make_groups(settings)
     if format_ == "prometheus" and str(output) != _STDOUT:
-        return _print_written_files(output, _write_files(output, selection.files(settings)))
+        return _print_written_files(output, _write_files(output, selection.render_files(settings)))
     if format_ == "prometheus":
         text = render(groups, (_HEADER,))
     else:
@@ -99,15 +99,17 @@ def _export_full(
     service = selection.options.service_url or _DEFAULT_SERVICE_URL
     if format_ == "kubernetes":
         files = kubernetes_files(
-            selection.groups(settings),
+            selection.make_groups(settings),
             extras,
             placement,
-            selectors=selection.selectors(),
+            selectors=selection.make_selectors(),
             service_url=service,
             deadman_url=deadman,
         )
         return _print_written_files(output, _write_files(output, files))
-    data = archive(mixin_files(selection.files(settings), extras, service_url=service, deadman_url=deadman))
+    data = archive(
+        mixin_files(selection.render_files(settings), extras, service_url=service, deadman_url=deadman)
+    )
     if str(output) == _STDOUT:
         sys.stdout.buffer.write(data)
         return 0

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem
-from queenright.tui.attention import ANSWERS, item_agents
+from queenright.tui.attention import ANSWERS, format_item_agents
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.screens.dialogs import ConfirmDialog, PromptDialog
 
@@ -65,11 +65,11 @@ class ActionScreen(AppScreen):
 def answer(screen: AppScreen, item: AttentionItem, name: str) -> None:
     """Ask for a confirmation, and answer an item that needs a person."""
     choice = ANSWERS[name]
-    title = choice.question.format(agent=item_agents(item), tool=item.tool or "it")
+    title = choice.question.format(agent=format_item_agents(item), tool=item.tool or "it")
 
     def send_answer(text: str) -> None:
         gateway = screen.app_state.gateway
-        label = f"{choice.label.lower()} {item_agents(item)}"
+        label = f"{choice.label.lower()} {format_item_agents(item)}"
         _act(screen, label, lambda: gateway.answer(item, name, text), "attention", "tickets")
 
     if name == "reply":

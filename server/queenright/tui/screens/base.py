@@ -20,12 +20,12 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.errors import QueenrightError
 from queenright.tui.app_state import AppState
-from queenright.tui.commands import Command, message_text, parse_command
+from queenright.tui.commands import Command, get_message_text, parse_command
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip
-from queenright.tui.models import worker_key
+from queenright.tui.models import make_worker_key
 from queenright.tui.screens.dialogs import HelpDialog
-from queenright.tui.styles import DIM, colour, style_text, symbol
+from queenright.tui.styles import DIM, get_colour, get_symbol, style_text
 from queenright.tui.widgets.noticeboard import Noticeboard
 
 _OPERATOR_ACTIONS: Final = frozenset({"answer", "nudge", "terminate", "acknowledge", "reset"})
@@ -161,7 +161,7 @@ class AppScreen(Screen[None]):
             return
         try:
             if command is None:
-                self.handle_message(message_text(line))
+                self.handle_message(get_message_text(line))
             else:
                 self.handle_command(command)
         except Exception as error:
@@ -197,7 +197,7 @@ class AppScreen(Screen[None]):
         if worker is None:
             self.app_state.set_status("failing", f"unknown worker {name!r}")
         else:
-            self.post_message(OpenWorker(worker_key(worker)))
+            self.post_message(OpenWorker(make_worker_key(worker)))
 
     async def _load(self, path: str) -> None:
         agent_id = (await self.app_state.gateway.client.agents.load(path)).agent_id
@@ -262,13 +262,13 @@ class TopBar(Static):
         line = Text(no_wrap=True, overflow="ellipsis")
         line.append(" Queenright ", style="bold reverse")
         if outage:
-            line.append(f" ✖ {outage}", style=f"bold {colour('failing')}")
+            line.append(f" ✖ {outage}", style=f"bold {get_colour('failing')}")
         elif not has_connected:
             line.append("  connecting …", style=DIM)
         else:
             for state, count in fleet.counts.items():
                 name = f" {state}" if self.size.width >= _WIDE_COLUMNS else ""
-                line.append(f"  {symbol(state)} {count}{name}", style=colour(state) if count else DIM)
+                line.append(f"  {get_symbol(state)} {count}{name}", style=get_colour(state) if count else DIM)
         tickets = f"{format_count(len(fleet.open_tickets), 'ticket')}  " if has_connected else ""
         tail = Text(f"{tickets}{_get_host(url)} ", style=DIM)
         gap = self.size.width - line.cell_len - tail.cell_len
@@ -286,8 +286,8 @@ class StatusLine(Static):
 
     def show(self, kind: str, text: str) -> None:
         """Show a message; ``kind`` is a key of ``styles``."""
-        message = f"{symbol(kind)} {clip(text, max(self.size.width - 4, 20))}" if text else ""
-        self.update(style_text(message, colour(kind)))
+        message = f"{get_symbol(kind)} {clip(text, max(self.size.width - 4, 20))}" if text else ""
+        self.update(style_text(message, get_colour(kind)))
 
 
 def _get_host(url: str) -> str:

@@ -13,8 +13,8 @@ from textual.events import Mount
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from queenright.tui.commands import help_lines
-from queenright.tui.styles import DIM, colour, style_text
+from queenright.tui.commands import make_help_lines
+from queenright.tui.styles import DIM, get_colour, style_text
 
 BURST_SECONDS: Final = 0.03
 """Keys with a shorter interval come from a paste or a script, not from typing."""
@@ -104,7 +104,7 @@ class ConfirmDialog(GuardedDialog, ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Compose the dialog."""
         with Vertical(classes="box danger"):
-            yield Static(style_text(self._title, f"bold {colour('failing')}"))
+            yield Static(style_text(self._title, f"bold {get_colour('failing')}"))
             yield Static(Text(self._text))
             yield Static(style_text("y: yes · n or Esc: no", DIM))
 
@@ -142,7 +142,7 @@ class HelpDialog(ModalScreen[None]):
             yield Static(style_text("Keys", "bold"))
             yield Static(Text(keys))
             yield Static(style_text("Commands; start a message with // for a slash", "bold"))
-            yield Static(Text("\n".join(help_lines())))
+            yield Static(Text("\n".join(make_help_lines())))
             yield Static(style_text("Esc: back", DIM))
 
     def action_leave(self) -> None:

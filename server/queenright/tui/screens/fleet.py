@@ -19,10 +19,10 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.durations import format_duration
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
-from queenright.tui.attention import ANSWERS, item_agents, item_label, list_answers
+from queenright.tui.attention import ANSWERS, format_item_agents, format_item_label, list_answers
 from queenright.tui.commands import Command
-from queenright.tui.formatting import clip, short_number, sparkline, strip_control
-from queenright.tui.models import current_activity, health_or_outcome, is_open, worker_key
+from queenright.tui.formatting import clip, format_short_number, sparkline, strip_control
+from queenright.tui.models import describe_activity, get_health_or_outcome, is_open, make_worker_key
 from queenright.tui.screens import actions
 from queenright.tui.screens.actions import ActionScreen
 from queenright.tui.screens.base import OpenQueen, OpenWorker
@@ -182,7 +182,7 @@ class FleetScreen(ActionScreen):
                 table = self.query_one("#fleet", RowTable)
                 table.show(
                     {
-                        worker_key(worker): self._render_worker(worker, now, table.room)
+                        make_worker_key(worker): self._render_worker(worker, now, table.room)
                         for worker in fleet.filtered_workers[:MAX_WORKERS]
                     }
                 )
@@ -225,7 +225,7 @@ class FleetScreen(ActionScreen):
 
     def _render_worker(self, worker: AgentRow, now: float, room: int) -> tuple[Text, ...]:
         events = self.app_state.fleet.activity(worker.agent_id, now, _BAR_COUNT)
-        state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
+        state = styles.make_label(get_health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         # A narrow column has room only for the names of the findings.
         reason = worker.reason
         if room < _MIN_REASON_WIDTH and worker.findings:
@@ -235,14 +235,14 @@ class FleetScreen(ActionScreen):
             Text(format_duration(now - worker.state_since)),
             Text(clip(worker.agent_id, 19)),
             Text(worker.session_id[-_SESSION_WIDTH:], style=styles.DIM),
-            Text("" if worker.ended else sparkline(events, _BAR_COUNT), style=styles.colour("low")),
-            Text(clip(current_activity(worker), 13)),
+            Text("" if worker.ended else sparkline(events, _BAR_COUNT), style=styles.get_colour("low")),
+            Text(clip(describe_activity(worker), 13)),
             Text(f"{worker.steps:>5}"),
             Text(
                 f"{worker.bad_steps:>3}",
-                style=styles.colour("stuck") if worker.bad_steps >= _MANY_BAD_STEPS else "",
+                style=styles.get_colour("stuck") if worker.bad_steps >= _MANY_BAD_STEPS else "",
             ),
-            Text(f"{short_number(worker.tokens):>6}"),
+            Text(f"{format_short_number(worker.tokens):>6}"),
             Text(clip(reason, room), style=styles.DIM),
         )
 
@@ -290,7 +290,7 @@ class FleetScreen(ActionScreen):
             detail: Group | Text = _render_attention_details(item, more_count, may_act=state.may_act)
         else:
             detail = styles.style_text(
-                "● Nothing needs you." if state.has_connected else "", styles.colour("healthy")
+                "● Nothing needs you." if state.has_connected else "", styles.get_colour("healthy")
             )
         self.query_one("#need-detail", Static).update(detail)
         answers = list_answers(item) if item is not None else ()
@@ -359,8 +359,8 @@ class FleetScreen(ActionScreen):
 
 def _render_attention_row(item: AttentionItem, now: float, room: int) -> tuple[Text, ...]:
     return (
-        styles.label(item_label(item), as_of=item.severity or "queen"),
-        Text(clip(item_agents(item), 19)),
+        styles.make_label(format_item_label(item), as_of=item.severity or "queen"),
+        Text(clip(format_item_agents(item), 19)),
         Text(format_duration(now - item.since)),
         Text("" if item.deadline is None else format_duration(item.deadline - now)),
         Text(clip(item.title, room)),
@@ -369,9 +369,9 @@ def _render_attention_row(item: AttentionItem, now: float, room: int) -> tuple[T
 
 def _render_attention_details(item: AttentionItem, more_count: int, *, may_act: bool) -> Group:
     head = Text.assemble(
-        styles.label(item_label(item), as_of=item.severity or "queen"),
+        styles.make_label(format_item_label(item), as_of=item.severity or "queen"),
         "  ",
-        (item_agents(item), "bold"),
+        (format_item_agents(item), "bold"),
         *(f"  {part}" for part in (item.severity, item.tool, item.session_id) if part),
     )
     rows = [head, Text(" ".join(strip_control(item.title).split()))]
@@ -380,7 +380,7 @@ def _render_attention_details(item: AttentionItem, more_count: int, *, may_act: 
     labels = [(ANSWERS[name].key, ANSWERS[name].label) for name in list_answers(item) if may_act]
     keys = Text()
     for key, label in (*labels, ("Enter", "Open")):
-        keys.append(f"{key} ", style=f"bold {styles.colour('act')}").append(f"{label}   ")
+        keys.append(f"{key} ", style=f"bold {styles.get_colour('act')}").append(f"{label}   ")
     if not may_act:
         keys.append("read-only: acting needs the role operator   ", style=styles.DIM)
     elif item.kind == "question" and not item.can_answer:
@@ -393,7 +393,9 @@ def _render_attention_details(item: AttentionItem, more_count: int, *, may_act: 
 def _render_ticket(ticket: Ticket, now: float, room: int) -> tuple[Text, ...]:
     style = "" if is_open(ticket) else styles.DIM
     status = ticket.status.replace("_", " ")
-    severity = styles.label(ticket.severity) if is_open(ticket) else Text(f"  {ticket.severity}", style=style)
+    severity = (
+        styles.make_label(ticket.severity) if is_open(ticket) else Text(f"  {ticket.severity}", style=style)
+    )
     return (
         severity,
         Text(clip(ticket.agent_id, 19), style=style),
@@ -413,7 +415,7 @@ def _render_ticket_details(ticket: Ticket) -> Group:
         ("Acknowledged", ticket.acknowledged_by),
     )
     head = Text.assemble(
-        styles.label(ticket.severity), "  ", (ticket.agent_id, "bold"), f"  {ticket.session_id}"
+        styles.make_label(ticket.severity), "  ", (ticket.agent_id, "bold"), f"  {ticket.session_id}"
     )
     details = [
         Text.assemble((f"{name:<13}", styles.DIM), " ".join(strip_control(text).split()))
@@ -427,7 +429,7 @@ def _render_breaker(breaker: Breaker, now: float, room: int) -> tuple[Text, ...]
     probe = "" if breaker.half_open_at is None or breaker.state != "open" else breaker.half_open_at - now
     when = f"; half open in {format_duration(probe)}" if isinstance(probe, float) and probe > 0 else ""
     return (
-        styles.label(breaker.state),
+        styles.make_label(breaker.state),
         Text(clip(breaker.name, 40)),
         Text(f"{breaker.failures}/{breaker.threshold}"),
         Text(clip((breaker.reason or "no failures") + when, room), style=styles.DIM),

@@ -17,7 +17,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.tui import styles
 from queenright.tui.app_state import AppState
 from queenright.tui.formatting import clip
-from queenright.tui.models import ChatEntry, StreamedAnswer, current_activity, health_or_outcome
+from queenright.tui.models import ChatEntry, StreamedAnswer, describe_activity, get_health_or_outcome
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.widgets.chat import Chat
 from queenright.tui.widgets.event_log import EventLog
@@ -99,13 +99,13 @@ class QueenScreen(WorkerStreamScreen):
         self.query_one(EventLog).show(self.timeline.lines)
 
     def _render_summary(self, ticket: Ticket | None) -> Text:
-        title = ("♛ Queen  ", f"bold {styles.colour('queen')}")
+        title = ("♛ Queen  ", f"bold {styles.get_colour('queen')}")
         if ticket is None:
             return Text.assemble(title, ("no ticket", styles.DIM), no_wrap=True, overflow="ellipsis")
         kind = f" · {ticket.words_kind or ticket.kind}" if self.size.width >= _WIDE_COLUMNS else ""
         return Text.assemble(
             title,
-            styles.label(ticket.severity),
+            styles.make_label(ticket.severity),
             f" · {format_duration(self.app_state.clock() - ticket.first_seen)}",
             kind.replace("_", " "),
             f" · {ticket.status}".replace("_", " "),
@@ -118,8 +118,8 @@ class QueenScreen(WorkerStreamScreen):
         line = Text(f"{clip(self.agent_id, 24)} ", style="bold", no_wrap=True, overflow="ellipsis")
         if worker is None:
             return line.append("unknown", style=styles.DIM)
-        state = styles.label(health_or_outcome(worker))
-        return line.append_text(state).append(f" {current_activity(worker)}", style=styles.DIM)
+        state = styles.make_label(get_health_or_outcome(worker))
+        return line.append_text(state).append(f" {describe_activity(worker)}", style=styles.DIM)
 
     def handle_message(self, text: str) -> None:
         """Send the queen a message."""

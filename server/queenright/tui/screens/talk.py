@@ -22,7 +22,7 @@ from queenright.tui.app_state import AppState
 from queenright.tui.commands import Command
 from queenright.tui.conversation import Conversation
 from queenright.tui.formatting import clip
-from queenright.tui.models import Graph, health_or_outcome
+from queenright.tui.models import Graph, get_health_or_outcome
 from queenright.tui.screens.base import AppScreen
 from queenright.tui.widgets.chat import Chat
 
@@ -82,7 +82,7 @@ class TalkScreen(AppScreen):
         line = Text(f" {clip(self.agent_id, 30)} ", style="bold", no_wrap=True, overflow="ellipsis")
         worker = self.app_state.fleet.worker(self.agent_id)
         if worker is not None:
-            line.append_text(styles.label(health_or_outcome(worker))).append("  ")
+            line.append_text(styles.make_label(get_health_or_outcome(worker))).append("  ")
         for graph in self._graphs:
             is_active = graph.graph_id == self.conversation.active_graph
             name = f"[{graph.graph_id}]" if is_active else f" {graph.graph_id} "
@@ -130,11 +130,11 @@ class TalkScreen(AppScreen):
 
     async def _show_nodes(self) -> None:
         graph_id = self.conversation.active_graph
-        lines = graph_lines(await self.app_state.gateway.nodes(self.agent_id, graph_id))
+        lines = make_graph_lines(await self.app_state.gateway.nodes(self.agent_id, graph_id))
         self.conversation.add_note("\n".join([f"{graph_id}:", *lines]), self.app_state.clock())
 
     async def _show_data(self) -> None:
-        lines = memory_lines(
+        lines = make_memory_lines(
             await self.app_state.gateway.session_memory(self.agent_id, self.conversation.active_graph)
         )
         empty = f"the session of {self.conversation.active_graph} has no memory yet"
@@ -227,7 +227,7 @@ _MAX_VALUE: Final = 300
 _CONDITION_TEXTS: Final = {"success": "", "always": " always", "failure": " on failure"}
 
 
-def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
+def make_graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
     """Return one line per node, with its state and the targets of its edges."""
     width = max((len(node.node_id) for node in nodes), default=0)
     lines = []
@@ -239,7 +239,7 @@ def graph_lines(nodes: Sequence[NodeDetail]) -> list[str]:
     return lines
 
 
-def memory_lines(memory: Mapping[str, Any]) -> list[str]:
+def make_memory_lines(memory: Mapping[str, Any]) -> list[str]:
     """Return one line per key of a session's memory; long values are truncated."""
     width = max(map(len, memory), default=0)
     return [

@@ -16,8 +16,8 @@ from queenright.api.tickets import Ticket
 from queenright.instrumentation.durations import format_duration
 from queenright.instrumentation.money import format_dollars
 from queenright.tui import styles
-from queenright.tui.formatting import clip, clock_time, short_number, sparkline
-from queenright.tui.models import current_activity, health_or_outcome, is_open
+from queenright.tui.formatting import clip, format_clock_time, format_short_number, sparkline
+from queenright.tui.models import describe_activity, get_health_or_outcome, is_open
 from queenright.tui.screens.base import OpenTalk
 from queenright.tui.screens.worker_stream import WorkerStreamScreen
 from queenright.tui.session_timeline import describe_open, describe_shadow
@@ -92,7 +92,7 @@ class WorkerScreen(WorkerStreamScreen):
 
     def _render_vitals(self, worker: AgentRow, width: int) -> Group:
         now = self.app_state.clock()
-        state = styles.label(health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
+        state = styles.make_label(get_health_or_outcome(worker), as_of=self.app_state.fleet.attention(worker))
         head = Text.assemble(
             (f"{clip(worker.agent_id, 30)}  ", "bold"),
             state,
@@ -105,7 +105,7 @@ class WorkerScreen(WorkerStreamScreen):
             head,
             self._render_row(("Reason", clip(worker.reason or "no findings", width - 11))),
             self._render_row(
-                ("Activity", f"{clip(current_activity(worker), 12):<12}"),
+                ("Activity", f"{clip(describe_activity(worker), 12):<12}"),
                 ("Node", f"{clip(worker.node_id or '-', 12):<12}"),
                 ("Active", _format_age(now, worker.last_activity)),
                 ("Progress", _format_age(now, worker.last_progress)),
@@ -123,7 +123,9 @@ class WorkerScreen(WorkerStreamScreen):
         ticket = self.ticket()
         if ticket is not None and is_open(ticket):
             text = f" ticket, {ticket.status.replace('_', ' ')}: {ticket.cause}"
-            rows.append(Text.assemble(styles.label(ticket.severity), text, no_wrap=True, overflow="ellipsis"))
+            rows.append(
+                Text.assemble(styles.make_label(ticket.severity), text, no_wrap=True, overflow="ellipsis")
+            )
         return Group(*rows)
 
     def _render_sparklines(self, width: int) -> Text:
@@ -140,7 +142,7 @@ class WorkerScreen(WorkerStreamScreen):
         since = max(now - _HOUR, states[0][0] if states else now - _HOUR)
         line = self._render_row(("States", ""))
         line.append_text(styles.render_states(states, since, now, max(width - 26, 10)))
-        line.append(f" since {clock_time(since)}", style=styles.DIM)
+        line.append(f" since {format_clock_time(since)}", style=styles.DIM)
         return line
 
     @staticmethod
@@ -160,7 +162,7 @@ class WorkerScreen(WorkerStreamScreen):
 
 def _render_open_step(step: Step, now: float) -> Text:
     is_stalled = step.fires_at is not None and step.fires_at <= now
-    style = styles.colour("stuck" if is_stalled else "act")
+    style = styles.get_colour("stuck" if is_stalled else "act")
     line = styles.style_text(f"▶ {clip(describe_open(step, now), 100)}", style)
     line.no_wrap, line.overflow = True, "ellipsis"
     return line
@@ -178,7 +180,7 @@ def _format_age(now: float, at: float | None) -> str:
 def _format_usage(worker: AgentRow) -> str:
     """Return the tokens of a worker, with their cost if it is known."""
     cost = "" if worker.cost_usd is None else f", {format_dollars(worker.cost_usd)}"
-    return f"{short_number(worker.tokens)}{cost}"
+    return f"{format_short_number(worker.tokens)}{cost}"
 
 
 def _format_verdicts(worker: AgentRow) -> str:

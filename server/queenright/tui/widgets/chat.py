@@ -10,9 +10,9 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from queenright.tui.formatting import clock_time, strip_control
+from queenright.tui.formatting import format_clock_time, strip_control
 from queenright.tui.models import ChatEntry
-from queenright.tui.styles import DIM, colour, style_text
+from queenright.tui.styles import DIM, get_colour, style_text
 
 
 class Chat(VerticalScroll):
@@ -57,12 +57,12 @@ def _render_message(entry: ChatEntry) -> Group | Text:
             f"{'»' if entry.is_own else '♛' if entry.by == 'queen' else '●'} {strip_control(entry.by)}",
             _get_author_style(entry),
         ),
-        (f"  {clock_time(entry.at)}", DIM),
+        (f"  {format_clock_time(entry.at)}", DIM),
     )
     return Group(head, Padding(Text(text), (0, 0, 1, 2)))
 
 
 def _get_author_style(entry: ChatEntry) -> str:
     if entry.is_own:
-        return f"bold {colour('act')}"
-    return f"bold {colour('queen' if entry.by == 'queen' else 'healthy')}"
+        return f"bold {get_colour('act')}"
+    return f"bold {get_colour('queen' if entry.by == 'queen' else 'healthy')}"

@@ -13,7 +13,7 @@ from textual.widgets import Static
 
 from queenright.tui.formatting import clip
 from queenright.tui.notices import NoticeList, ScreenNotice
-from queenright.tui.styles import DIM, colour, style_text, symbol
+from queenright.tui.styles import DIM, get_colour, get_symbol, style_text
 
 _MAX_TEXT_LENGTH = 220
 """Maximum characters of a notice's text: five lines."""
@@ -30,10 +30,10 @@ class NoticeCard(Static):
         hints = "Esc: dismiss"
         if notice.ticket_id:
             hints = "Ctrl+Q: queen · " + hints
-        title = f"{symbol(notice.kind)} {clip(notice.title, 40)}"
+        title = f"{get_symbol(notice.kind)} {clip(notice.title, 40)}"
         super().__init__(
             Group(
-                Text(title, style=f"bold {colour(notice.kind)}".strip()),
+                Text(title, style=f"bold {get_colour(notice.kind)}".strip()),
                 Text(clip(notice.text, _MAX_TEXT_LENGTH)),
                 Text(hints, style=DIM),
             ),
