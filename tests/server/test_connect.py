@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
 from queenright.cli.app import app
-from queenright.cli.connecting import format_json
+from queenright.cli.connecting import json_text
 from queenright.cli.connecting.changes import Item, RequiredKey
 from queenright.cli.connecting.clients import CLIENTS, TelemetryTarget
 from queenright.cli.connecting.errors import AgentSettingsError
@@ -231,7 +231,7 @@ def test_disconnect_restores_commented_and_empty_settings_byte_for_byte(
     settings_file.connect(CLAUDE_ENTRIES)
     written_text = settings_file.content or b""
 
-    assert all(has_entry(format_json.load(written_text.decode()), entry) for entry in CLAUDE_ENTRIES)
+    assert all(has_entry(json_text.load(written_text.decode()), entry) for entry in CLAUDE_ENTRIES)
     assert all(comment in written_text for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content))
     settings_file.disconnect()
     assert settings_file.content == content
@@ -248,7 +248,7 @@ def test_comments_are_kept_if_a_person_changes_the_settings_after_connect(
     settings_file.disconnect()
 
     remaining_text = settings_file.content or b""
-    assert format_json.load(remaining_text.decode()) == format_json.load(content.decode())
+    assert json_text.load(remaining_text.decode()) == json_text.load(content.decode())
     for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content + b"// later"):
         assert comment in remaining_text
 

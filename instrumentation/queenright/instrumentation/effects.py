@@ -151,7 +151,7 @@ def is_note(name: str) -> bool:
 
 def is_shell(name: str) -> bool:
     """Return whether a tool runs shell commands."""
-    return bool(_inspect_tool(name).command_in)
+    return bool(_inspect_tool(name).command_keys)
 
 
 def infer_effect(tool: str, arguments: object = None) -> Effect | None:
@@ -163,8 +163,8 @@ def infer_effect(tool: str, arguments: object = None) -> Effect | None:
         arguments: The arguments: text, JSON or an object. For a shell, the command is analysed.
     """
     traits = _inspect_tool(tool)
-    if traits.command_in:
-        command = _read_text(arguments, traits.command_in)
+    if traits.command_keys:
+        command = _read_text(arguments, traits.command_keys)
         return infer_command_effect(command[:COMMAND_HEAD]) if command else None
     if traits.is_editor:
         command = _read_text(arguments, ("command",))
@@ -192,8 +192,8 @@ def _infer_action_effect(arguments: object) -> Effect | None:
 def wait_seconds(tool: str, arguments: object) -> float:
     """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
     traits = _inspect_tool(tool)
-    if traits.command_in:
-        return sleep_seconds(_read_text(arguments, traits.command_in)[:COMMAND_HEAD])
+    if traits.command_keys:
+        return sleep_seconds(_read_text(arguments, traits.command_keys)[:COMMAND_HEAD])
     return max(0.0, _read_wait_seconds(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final
 
-from queenright.cli.connecting import format_json, toml_text
+from queenright.cli.connecting import json_text, toml_text
 from queenright.cli.connecting.errors import AgentSettingsError
 
 KeyPath = tuple[str, ...]
 
-FORMATS: Final[Mapping[str, ModuleType]] = {".json": format_json, ".toml": toml_text}
+FORMATS: Final[Mapping[str, ModuleType]] = {".json": json_text, ".toml": toml_text}
 """By file suffix."""
 
 
