@@ -130,7 +130,8 @@ async def test_session_limited_by_its_provider_shows_the_time_of_the_next_attemp
 
     assert (row["activity"], row["limited_until"]) == ("waiting to try again", clock_time + 1_800)
     assert (
-        list_result.out.splitlines()[2].strip() == f"waiting to try again at {format_local_time(clock_time + 1_800)}"
+        list_result.out.splitlines()[2].strip()
+        == f"waiting to try again at {format_local_time(clock_time + 1_800)}"
     )
 
 

@@ -172,7 +172,9 @@ class AgentService:
         runtime = self.service.agents.get(agent).runtime
 
         def list_sessions() -> list[str]:
-            return [node.session_id for node in runtime.list_waiting_nodes() if node.execution_id == execution_id]
+            return [
+                node.session_id for node in runtime.list_waiting_nodes() if node.execution_id == execution_id
+            ]
 
         await until(list_sessions, "the run waits for its user")
         return list_sessions()[0]

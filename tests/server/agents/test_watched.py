@@ -77,7 +77,8 @@ async def test_actions_on_the_previous_incarnation_of_a_run_are_refused(
     async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
         response = await home.request("POST", "/api/agents/guide/chat", json={"message": "bees"})
         await until(
-            lambda: home.service.agents.get("guide").runtime.list_waiting_nodes(), "the run waits for its user"
+            lambda: home.service.agents.get("guide").runtime.list_waiting_nodes(),
+            "the run waits for its user",
         )
         await until(lambda: home.service.monitor.get("guide"), "the worker is monitored")
         worker = home.service.monitor.get("guide")
