@@ -21,7 +21,7 @@ from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.serving import RunningService
 from queenright.server.views.api_models import make_feed_line
-from queenright.tui.event_lines import make_feed_line
+from queenright.tui.event_lines import make_event_line
 from tests.server.conftest import demo_settings
 
 NAMES = (
@@ -88,7 +88,7 @@ def test_record_without_its_fields_has_an_event_line(data: dict[str, Any]) -> No
         for brief in (True, False):
             assert make_feed_line(event, brief=brief).text, kind
         assert has_feed_line(event.type, event.data) in (True, False)
-        line = make_feed_line(Event.model_validate(event.to_dict()))
+        line = make_event_line(Event.model_validate(event.to_dict()))
         assert line is None or line.text, kind
 
 

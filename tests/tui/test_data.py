@@ -27,7 +27,7 @@ from queenright.tui.commands import (
     parse_command,
 )
 from queenright.tui.conversation import Conversation, make_background_notice
-from queenright.tui.event_lines import make_feed_line
+from queenright.tui.event_lines import make_event_line
 from queenright.tui.fleet_state import FleetState
 from queenright.tui.formatting import clip, format_short_number, sparkline, strip_control
 from queenright.tui.gateway import build_transcript
@@ -160,10 +160,10 @@ def test_activity_is_counted_per_span_up_to_now() -> None:
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
-    lines = [make_feed_line(Event.model_validate(item)) for item in FLEET_EVENTS]
+    lines = [make_event_line(Event.model_validate(item)) for item in FLEET_EVENTS]
 
     assert len([line for line in lines if line]) == 6
-    assert make_feed_line(make_event("llm_text_delta", data={"text": "hm"})) is None
+    assert make_event_line(make_event("llm_text_delta", data={"text": "hm"})) is None
 
 
 # -- one worker -------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ WORK_TYPES: Final = (
 """Event types that are a worker's activity."""
 
 
-def make_feed_line(event: Event) -> EventLine | None:
+def make_event_line(event: Event) -> EventLine | None:
     """Return an event as a line of the feed; None if it has no line there."""
     if event.type not in FEED_TYPES or not has_feed_line(event.type, event.data):
         return None

@@ -13,7 +13,7 @@ from queenright.api.breakers import Breaker
 from queenright.api.events import Event
 from queenright.api.terms import WORST_FIRST, Severity, list_values
 from queenright.api.tickets import Ticket
-from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, make_feed_line
+from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, make_event_line
 from queenright.tui.models import is_open, make_worker_key
 from queenright.tui.worker_filter import WorkerFilter
 
@@ -119,7 +119,7 @@ class FleetState:
             self._event_ids[event.id] = None
             while len(self._event_ids) > _MAX_EVENT_IDS:
                 del self._event_ids[next(iter(self._event_ids))]
-        if (line := make_feed_line(event)) is not None:
+        if (line := make_event_line(event)) is not None:
             self.feed.append(line)
         if event.type in WORK_TYPES:
             self._count_activity(event)
