@@ -433,7 +433,10 @@ async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: 
     await fake_time.settle()
 
     assert runtime.get_execution(queued_id).is_queued
-    assert [node.execution_id for node in runtime.list_waiting_nodes()] == [waiting_node.execution_id, other_id]
+    assert [node.execution_id for node in runtime.list_waiting_nodes()] == [
+        waiting_node.execution_id,
+        other_id,
+    ]
     await runtime.stop()
 
 

@@ -439,7 +439,9 @@ def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
         return
     final_nodes = {node.id for node in graph.nodes if not graph.edges_from(node.id)}
 
-    assert all(node.id in final_nodes or graph.find_reachable_nodes(node.id) & final_nodes for node in graph.nodes)
+    assert all(
+        node.id in final_nodes or graph.find_reachable_nodes(node.id) & final_nodes for node in graph.nodes
+    )
 
 
 def test_graph_may_be_long() -> None:
