@@ -25,9 +25,9 @@ from tests.programs import VERSIONS
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield opened
-    await opened.close()
+    new_store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield new_store
+    await new_store.close()
 
 
 @dataclass
@@ -60,7 +60,7 @@ async def peer(start_peer: StartPeer) -> ServedPeer:
 
 @dataclass
 class SteppedOutbox:
-    """An outbox with a clock that only the test moves. ``restart`` keeps only the store."""
+    """An outbox with a clock that only the test advances. ``restart`` keeps only the store."""
 
     store: Store
     settings: AlertingSettings
@@ -74,7 +74,7 @@ class SteppedOutbox:
     def restart(self) -> None:
         self.registry = CollectorRegistry()
         self.clients.append(AlertmanagerClient())
-        self.outbox = Outbox(
+        self.instance = Outbox(
             self.store,
             self.settings,
             self.clients[-1],
@@ -87,38 +87,41 @@ class SteppedOutbox:
     async def _publish(self, *events: AgentEvent) -> None:
         self.events += events
 
-    async def say(self, ticket: EscalationTicket, **more: Any) -> None:
-        await self.store.transact(lambda conn: enqueue(conn, ticket, self.settings, self.now, **more))
+    async def write_change(self, ticket: EscalationTicket, **options: Any) -> None:
+        await self.store.transact(lambda conn: enqueue(conn, ticket, self.settings, self.now, **options))
 
     async def deliver(self, after: float = 0.0) -> float:
         self.now += after
-        return await self.outbox.deliver_due(self.now)
+        return await self.instance.deliver_due(self.now)
 
-    def metric(self, name: str, **labels: str) -> float | None:
+    def read_metric(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
 
-MakePost = Callable[..., SteppedOutbox]
+MakeOutbox = Callable[..., SteppedOutbox]
 
 
 @pytest.fixture
-async def make_post(store: Store) -> AsyncIterator[MakePost]:
-    made: list[SteppedOutbox] = []
+async def make_outbox(store: Store) -> AsyncIterator[MakeOutbox]:
+    outboxes: list[SteppedOutbox] = []
 
     def make(*urls: str, **settings: float | str) -> SteppedOutbox:
-        made.append(
+        outboxes.append(
             SteppedOutbox(store, AlertingSettings.model_validate({"alertmanager_urls": urls, **settings}))
         )
-        return made[-1]
+        return outboxes[-1]
 
     yield make
-    for post in made:
-        for client in post.clients:
+    for outbox in outboxes:
+        for client in outbox.clients:
             await client.aclose()
 
 
 @pytest.fixture(params=VERSIONS)
 async def alertmanager(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RealAlertmanager]:
     """Yield the real program, in both versions, with the rendered configuration."""
-    async with run_receivers() as recorder, real_alertmanager(tmp_path, recorder, request.param) as running:
-        yield running
+    async with (
+        run_receivers() as recorder,
+        real_alertmanager(tmp_path, recorder, request.param) as real_program,
+    ):
+        yield real_program

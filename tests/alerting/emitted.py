@@ -10,35 +10,35 @@ from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from tests.alerting.parts import ticket
+from tests.alerting.parts import make_ticket
 
 OPTIONAL: Final = frozenset({"storm", "reminder"})
 """Labels of some alerts of the outbox. If both alerts lack one, Alertmanager treats it as equal."""
 
-_MENTIONED: Final = re.compile(r"\$labels\.(\w+)")
+_MENTIONED_LABEL: Final = re.compile(r"\$labels\.(\w+)")
 
 
-def rule_alerts() -> list[dict[str, str]]:
+def list_rule_alerts() -> list[dict[str, str]]:
     """Return the alerts of Prometheus; labels that the expression provides get a value."""
-    found = []
+    alerts = []
     for group in rule_groups(HealthSettings()):
         for rule in group.rules:
             if isinstance(rule, Alert):
-                given = _MENTIONED.findall(f"{rule.summary} {rule.description} {rule.dashboard}")
-                own = {"alertname": rule.name, "severity": rule.severity, "source": rule.source}
-                values = {name: "researcher" if name == "agent" else name for name in given}
-                found.append({**values, **rule.labels, **own, "cluster": "default"})
-    return found
+                label_names = _MENTIONED_LABEL.findall(f"{rule.summary} {rule.description} {rule.dashboard}")
+                identity_labels = {"alertname": rule.name, "severity": rule.severity, "source": rule.source}
+                values = {name: "researcher" if name == "agent" else name for name in label_names}
+                alerts.append({**values, **rule.labels, **identity_labels, "cluster": "default"})
+    return alerts
 
 
-def outbox_alerts() -> list[dict[str, str]]:
+def list_outbox_alerts() -> list[dict[str, str]]:
     """Return the alerts of the outbox: every cause and severity, with and without a storm and a reminder."""
-    settings, found = AlertingSettings(), []
+    settings, alerts = AlertingSettings(), []
     for kind in FindingKind:
         for severity in Severity:
             for storm in ("", "storm-1"):
-                one = ticket(kind=kind, severity=severity, storm_id=storm)
-                found.append(build_labels(one, settings))
+                example_ticket = make_ticket(kind=kind, severity=severity, storm_id=storm)
+                alerts.append(build_labels(example_ticket, settings))
                 for _ in range(3):
-                    found.append(reminder_labels(found[-1], one))
-    return found
+                    alerts.append(reminder_labels(alerts[-1], example_ticket))
+    return alerts

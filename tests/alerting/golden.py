@@ -30,7 +30,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
-from tests.alerting.parts import T0, ticket
+from tests.alerting.parts import T0, make_ticket
 from tests.alerting.real import RealAlertmanager, Receivers, real_alertmanager, run_receivers, write_config
 from tests.programs import VERSIONS
 from tests.waiting import until
@@ -65,13 +65,13 @@ def list_cases() -> list[Case]:
     """Return every situation, with times around now."""
     # Long enough ago for alerts that have ended, because Alertmanager waits for no group of them.
     start = float(int(time.time()) - 7200)
-    critical = ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
-    medium = ticket(severity=Severity.MEDIUM)
-    low = [
-        ticket(severity=Severity.LOW, agent_id=agent, ticket_id=f"ticket-{agent}")
+    critical_ticket = make_ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
+    medium_ticket = make_ticket(severity=Severity.MEDIUM)
+    low_tickets = [
+        make_ticket(severity=Severity.LOW, agent_id=agent, ticket_id=f"ticket-{agent}")
         for agent in ("drone", "forager", "nurse")
     ]
-    over = critical.model_copy(
+    resolved_ticket = critical_ticket.model_copy(
         update={
             "status": TicketStatus.RESOLVED,
             "closed_at": T0 + 42 * 60,
@@ -79,10 +79,10 @@ def list_cases() -> list[Case]:
             "acknowledged_by": "ada",
         }
     )
-    again = critical.model_copy(
+    reminded_ticket = critical_ticket.model_copy(
         update={"reminders": 1, "notified_at": T0, "bumped_at": T0 + 3600},
     )
-    hostile = ticket(
+    hostile_ticket = make_ticket(
         agent_id="a<!here>&b",
         queen_model="some/<model>",
         judge_model="other/`model`",
@@ -91,7 +91,7 @@ def list_cases() -> list[Case]:
         worker_excerpt=_HOSTILE,
     )
     storm = [
-        ticket(
+        make_ticket(
             agent_id=f"bee-{n:02}",
             ticket_id=f"ticket-{n:02}",
             storm_id="storm-1",
@@ -100,53 +100,63 @@ def list_cases() -> list[Case]:
         for n in range(12)
     ]
 
-    def post(name: str, *tickets: EscalationTicket, ended: bool = False) -> list[PostedAlert]:
-        # Several alerts are one message only if they are new: Alertmanager then waits, on a busy machine too.
-        since = start if len(tickets) == 1 else time.time() + 60
-        return [_ticket_alert(one, name, since, ended=ended) for one in tickets]
+    def make_alerts(name: str, *tickets: EscalationTicket, has_ended: bool = False) -> list[PostedAlert]:
+        # Several alerts are one message only if they are new: Alertmanager then waits.
+        starts_at = start if len(tickets) == 1 else time.time() + 60
+        return [
+            _make_ticket_alert(case_ticket, name, starts_at, has_ended=has_ended) for case_ticket in tickets
+        ]
 
-    reminded = post("reminder", critical)
+    reminder_alerts = make_alerts("reminder", critical_ticket)
     turn = replace(
-        post("reminder", again)[0], labels=reminder_labels(reminded[0].labels, again), starts_at=start + 3600
+        make_alerts("reminder", reminded_ticket)[0],
+        labels=reminder_labels(reminder_alerts[0].labels, reminded_ticket),
+        starts_at=start + 3600,
     )
-    breaker = _rule_alert(
+    breaker = _make_rule_alert(
         "QueenrightCircuitBreakerOpen",
         "monitor-warning",
         start,
         "4%",
         breaker="tool_execution:bee:<!channel>&co",
     )
-    down = _rule_alert("QueenrightMonitorDown", "monitor-critical", start, "0", job="queenright")
-    symptom = _rule_alert("QueenrightLoop", "symptom", start, "42", agent="researcher")
-    watchdog = _rule_alert("QueenrightWatchdog", "watchdog", start, "1")
+    monitor_down = _make_rule_alert("QueenrightMonitorDown", "monitor-critical", start, "0", job="queenright")
+    symptom = _make_rule_alert("QueenrightLoop", "symptom", start, "42", agent="researcher")
+    watchdog = _make_rule_alert("QueenrightWatchdog", "watchdog", start, "1")
     # Both are new, otherwise Alertmanager would not wait for the second; each lasts a second.
     now = time.time()
-    degraded = _rule_alert("QueenrightFleetDegraded", "fleet", now, "62.5%")
-    burning = _rule_alert("QueenrightBadStepsBurn", "fleet", now, "99%", window="1h")
+    fleet_degraded = _make_rule_alert("QueenrightFleetDegraded", "fleet", now, "62.5%")
+    bad_steps_burn = _make_rule_alert("QueenrightBadStepsBurn", "fleet", now, "99%", window="1h")
     unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
     query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
     return [
-        Case("critical", [(post("critical", critical), 4)]),
-        Case("medium", [(post("medium", medium), 2)]),
-        Case("low-group", [(post("low-group", *low), 2)]),
-        Case("storm", [(post("storm", *storm), 4)]),
-        Case("reminder", [(reminded, 4), ([turn, _end(reminded[0])], 4)]),
-        Case("resolved", [(post("resolved", critical), 4), (post("resolved", over, ended=True), 4)]),
+        Case("critical", [(make_alerts("critical", critical_ticket), 4)]),
+        Case("medium", [(make_alerts("medium", medium_ticket), 2)]),
+        Case("low-group", [(make_alerts("low-group", *low_tickets), 2)]),
+        Case("storm", [(make_alerts("storm", *storm), 4)]),
+        Case("reminder", [(reminder_alerts, 4), ([turn, _end_alert(reminder_alerts[0])], 4)]),
+        Case(
+            "resolved",
+            [
+                (make_alerts("resolved", critical_ticket), 4),
+                (make_alerts("resolved", resolved_ticket, has_ended=True), 4),
+            ],
+        ),
         Case(
             "untriaged",
-            [(post("untriaged", ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 4)],
+            [(make_alerts("untriaged", make_ticket(untriaged=True, analysis="", kind=FindingKind.STALL)), 4)],
         ),
-        Case("hostile-model", [(post("hostile-model", hostile), 4)]),
+        Case("hostile-model", [(make_alerts("hostile-model", hostile_ticket), 4)]),
         Case(
             "fleet",
             [
-                ([degraded, burning], 3),
-                ([replace(degraded, ends_at=now + 1)], 3),
-                ([replace(burning, ends_at=now + 1)], 3),
+                ([fleet_degraded, bad_steps_burn], 3),
+                ([replace(fleet_degraded, ends_at=now + 1)], 3),
+                ([replace(bad_steps_burn, ends_at=now + 1)], 3),
             ],
             generator=query,
         ),
-        Case("monitor-critical", [([down], 3), ([_end(down)], 3)], generator=query),
+        Case("monitor-critical", [([monitor_down], 3), ([_end_alert(monitor_down)], 3)], generator=query),
         Case("monitor-warning", [([breaker], 2)], generator=query),
         Case("symptom", [([symptom], 1)], generator=query),
         Case("watchdog", [([watchdog], 1)], generator=query),
@@ -154,106 +164,116 @@ def list_cases() -> list[Case]:
     ]
 
 
-def _ticket_alert(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> PostedAlert:
+def _make_ticket_alert(
+    ticket: EscalationTicket, name: str, starts_at: float, *, has_ended: bool
+) -> PostedAlert:
     settings = AlertingSettings.model_validate({"cluster": f"golden-{name}", **_LINKS})
     if name in ("medium", "untriaged"):
         settings = AlertingSettings(cluster=settings.cluster)
     return PostedAlert(
-        labels=build_labels(one, settings),
-        annotations=build_annotations(one, settings),
-        starts_at=begun,
-        ends_at=begun + 42 * 60 if ended else begun + _DAY,
+        labels=build_labels(ticket, settings),
+        annotations=build_annotations(ticket, settings),
+        starts_at=starts_at,
+        ends_at=starts_at + 42 * 60 if has_ended else starts_at + _DAY,
     )
 
 
-def _rule_alert(alertname: str, name: str, begun: float, value: str, **labels: str) -> PostedAlert:
+def _make_rule_alert(alertname: str, name: str, starts_at: float, value: str, **labels: str) -> PostedAlert:
     """Return an alert of the rules, with Prometheus' text for a value and labels."""
     rules = [rule for group in rule_groups(HealthSettings()) for rule in group.rules]
     # Of several bands the most severe; their texts are equal.
     rule = min(
         (rule for rule in rules if isinstance(rule, Alert) and rule.name == alertname),
-        key=lambda r: r.severity,
+        key=lambda rule: rule.severity,
     ).to_dict(Links())
 
-    def normalise(text: str) -> str:
-        text = re.sub(r"{{ *\$labels\.(\w+)[^}]*}}", lambda found: labels[found[1]], text)
+    def fill_placeholders(text: str) -> str:
+        text = re.sub(r"{{ *\$labels\.(\w+)[^}]*}}", lambda match: labels[match[1]], text)
         return re.sub(r"{{ *\$value\b[^}]*}}", value, text)
 
-    own = {"alertname": alertname, "cluster": f"golden-{name}"}
+    case_labels = {"alertname": alertname, "cluster": f"golden-{name}"}
     return PostedAlert(
-        labels={**rule["labels"], **own, **labels},
-        annotations={key: normalise(text) for key, text in rule["annotations"].items()},
-        starts_at=begun,
-        ends_at=begun + _DAY,
+        labels={**rule["labels"], **case_labels, **labels},
+        annotations={key: fill_placeholders(text) for key, text in rule["annotations"].items()},
+        starts_at=starts_at,
+        ends_at=starts_at + _DAY,
     )
 
 
-def _end(alert: PostedAlert) -> PostedAlert:
+def _end_alert(alert: PostedAlert) -> PostedAlert:
     return replace(alert, ends_at=alert.starts_at + 4000)
 
 
-def make_alert(one: EscalationTicket) -> PostedAlert:
+def make_alert(ticket: EscalationTicket) -> PostedAlert:
     """Return a ticket's alert, notified now."""
-    return _ticket_alert(one, "one", time.time(), ended=False)
+    return _make_ticket_alert(ticket, "one", time.time(), has_ended=False)
 
 
 def make_client(alertmanager: RealAlertmanager) -> httpx.AsyncClient:
-    """Return a client for its API."""
+    """Return a client for Alertmanager's API."""
     return httpx.AsyncClient(base_url=alertmanager.url, trust_env=False)
 
 
 async def record(alertmanager: RealAlertmanager) -> dict[str, str]:
-    """Post every case; return the resulting messages by case name, as text."""
-    missing_count = list_cases()
-    posted = alertmanager.people.posted
-    expected = dict.fromkeys((case.name for case in missing_count), 0)
+    """Post every case. Return the resulting messages by case name, as text."""
+    cases = list_cases()
+    requests = alertmanager.receivers.requests
+    expected = dict.fromkeys((case.name for case in cases), 0)
     async with make_client(alertmanager) as http:
-        for step in range(max(len(case.posts) for case in missing_count)):
-            for case in missing_count:
+        for step in range(max(len(case.posts) for case in cases)):
+            for case in cases:
                 for alerts, messages in case.posts[step : step + 1]:
                     body = [alert.to_dict() | {"generatorURL": case.generator} for alert in alerts]
                     (await http.post("/api/v2/alerts", json=body)).raise_for_status()
                     expected[case.name] += messages
 
-            def missing() -> dict[str, int]:
-                arrived = {name: len(of) for name, of in _by_case(posted).items()}
+            def count_missing_messages() -> dict[str, int]:
+                counts = {
+                    name: len(case_requests) for name, case_requests in _group_by_case(requests).items()
+                }
                 return {
-                    name: n - arrived.get(name, 0) for name, n in expected.items() if arrived.get(name, 0) < n
+                    name: n - counts.get(name, 0) for name, n in expected.items() if counts.get(name, 0) < n
                 }
 
-            await until(lambda: not missing(), f"messages of step {step}; missing {expected}")
-    return {name: _text(of, alertmanager) for name, of in _by_case(posted).items()}
+            await until(lambda: not count_missing_messages(), f"messages of step {step}; missing {expected}")
+    return {
+        name: _format_messages(case_requests, alertmanager)
+        for name, case_requests in _group_by_case(requests).items()
+    }
 
 
-def _by_case(posted: Sequence[tuple[str, bytes]]) -> dict[str, list[tuple[str, bytes]]]:
+def _group_by_case(requests: Sequence[tuple[str, bytes]]) -> dict[str, list[tuple[str, bytes]]]:
     by_case: dict[str, list[tuple[str, bytes]]] = {}
-    for path, body in posted:
+    for path, body in requests:
         if name := re.search(rb"golden-([a-z-]+)", body):
-            of = by_case.setdefault(name[1].decode(), [])
+            case_requests = by_case.setdefault(name[1].decode(), [])
             # The Watchdog is sent every minute; one message is enough.
-            if path != "/deadman" or not of:
-                of.append((path, body))
+            if path != "/deadman" or not case_requests:
+                case_requests.append((path, body))
     return by_case
 
 
-def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -> str:
-    seen: dict[tuple[str, str], int] = {}
+def _format_messages(requests: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -> str:
+    channel_counts: dict[tuple[str, str], int] = {}
     messages = []
-    for path, raw in posted:
+    for path, raw in requests:
         body = json.loads(raw)
         # Each channel's messages keep their order; the channels have none among them.
         channel = (path, str(body.get("receiver", "")))
-        seen[channel] = seen.get(channel, 0) + 1
-        messages.append((seen[channel], channel, body))
-    messages.sort(key=lambda one: one[:2])
+        channel_counts[channel] = channel_counts.get(channel, 0) + 1
+        messages.append((channel_counts[channel], channel, body))
+    messages.sort(key=lambda message: message[:2])
     entries = [{"path": path, "body": body} for _, (path, _), body in messages]
     text = json.dumps(entries, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
-    for url, word in ((alertmanager.people.url, "http://people"), (alertmanager.url, "http://alertmanager")):
+    for url, word in (
+        (alertmanager.receivers.url, "http://people"),
+        (alertmanager.url, "http://alertmanager"),
+    ):
         text = text.replace(url, word)
-    return re.sub(r'"(startsAt|endsAt)": "[^"]+"', _moment, text)
+    return re.sub(r'"(startsAt|endsAt)": "[^"]+"', _hide_time, text)
 
 
-def _moment(match: re.Match[str]) -> str:
+def _hide_time(match: re.Match[str]) -> str:
     # The zero time means that the alert has not ended.
     return match[0] if '"0001-' in match[0] else f'"{match[1]}": "(a time)"'
 
@@ -268,49 +288,51 @@ def read(name: str, version: str) -> str:
 
 def find_difference(name: str, version: str, text: str) -> str:
     """Return the differences to the stored messages; empty if there are none."""
-    result = read(name, version).splitlines()
+    stored_lines = read(name, version).splitlines()
     lines = difflib.unified_diff(
-        result, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm=""
+        stored_lines, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm=""
     )
     return "\n".join(lines)
 
 
-def write(sent: Mapping[str, Mapping[str, str]]) -> None:
+def write(messages_by_version: Mapping[str, Mapping[str, str]]) -> None:
     """Store the messages of each version, by version and name."""
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.json"):
         old.unlink()
-    first, *others = VERSIONS
-    for name, text in sent[first].items():
-        if all(sent[other][name] == text for other in others):
+    first, *other_versions = VERSIONS
+    for name, text in messages_by_version[first].items():
+        if all(messages_by_version[other][name] == text for other in other_versions):
             (FOLDER / f"{name}.json").write_text(text, encoding="utf-8")
         else:
             for version in VERSIONS:
-                (FOLDER / f"{name}.{version}.json").write_text(sent[version][name], encoding="utf-8")
+                (FOLDER / f"{name}.{version}.json").write_text(
+                    messages_by_version[version][name], encoding="utf-8"
+                )
 
 
-def write_patient_config(folder: Path, everybody: Receivers) -> Path:
+def write_patient_config(folder: Path, receivers: Receivers) -> Path:
     """Write a configuration that waits longer where several alerts are to be one message."""
-    return write_config(folder, everybody, group_wait="3s")
+    return write_config(folder, receivers, group_wait="3s")
 
 
 async def _record_all() -> dict[str, dict[str, str]]:
-    sent: dict[str, dict[str, str]] = {}
+    messages_by_version: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for version in VERSIONS:
-            own = Path(folder) / version
+            version_folder = Path(folder) / version
             async with (
                 run_receivers() as recorder,
                 real_alertmanager(
-                    own, recorder, version, config=write_patient_config(own, recorder)
+                    version_folder, recorder, version, config=write_patient_config(version_folder, recorder)
                 ) as alertmanager,
             ):
-                sent[version] = await record(alertmanager)
-    return sent
+                messages_by_version[version] = await record(alertmanager)
+    return messages_by_version
 
 
 def main() -> int:
-    """Run the command."""
+    """Record the messages again and store them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", required=True, help="rewrite the files")
     parser.parse_args()

@@ -14,7 +14,7 @@ from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 T0 = 1_800_000_000.0
 
 
-def ticket(**changes: Any) -> EscalationTicket:
+def make_ticket(**changes: Any) -> EscalationTicket:
     """Return a ticket that the queen has just approved."""
     values: dict[str, Any] = {
         "agent_id": "researcher",
@@ -46,32 +46,32 @@ def ticket(**changes: Any) -> EscalationTicket:
 
 
 class FakePeer:
-    """An Alertmanager's API that can be down, recover slowly, or refuse alerts."""
+    """An API like Alertmanager's that can be down, recover slowly, or refuse alerts."""
 
     def __init__(self) -> None:
         self.posts: list[list[dict[str, Any]]] = []
         self.status = 200
-        self.started: str | None = None
-        """Its reported start time; None: it has no status page."""
+        self.reported_start: str | None = None
+        """Its reported start time; None if it has no status page."""
         self.cluster: Any = None
         """Its reported cluster status."""
         self.status_requests = 0
-        self.asked_for_status = asyncio.Event()
+        self.status_requested = asyncio.Event()
         """Set once the status page has been requested."""
         self.status_allowed = asyncio.Event()
         """The status page responds while this is set."""
         self.status_allowed.set()
-        self.refuses: set[str] = set()
-        """Agents whose alerts it refuses. Like the real one, it accepts the others and responds with 400."""
-        self.arrived = asyncio.Event()
+        self.refused_agents: set[str] = set()
+        """Agents whose alerts it refuses. Like Alertmanager, it accepts the others and responds with 400."""
+        self.alerts_accepted = asyncio.Event()
         """Set once it has accepted alerts."""
         self.authorization: list[str] = []
-        self.says: bytes | None = None
-        """The body of every response, with status 200; None: as Alertmanager."""
+        self.response_body: bytes | None = None
+        """The body of every response, with status 200; None to respond like Alertmanager."""
         self.content_type = b"application/json"
-        self.more_headers: list[tuple[bytes, bytes]] = []
-        self.endless = False
-        """Repeat the body until the client disconnects."""
+        self.extra_headers: list[tuple[bytes, bytes]] = []
+        self.is_endless = False
+        """Whether the body is repeated until the client disconnects."""
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
@@ -85,37 +85,37 @@ class FakePeer:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        self.authorization += [v.decode() for k, v in scope["headers"] if k == b"authorization"]
-        if self.says is not None:
-            await self._say(self.says, receive, send)
+        self.authorization += [value.decode() for name, value in scope["headers"] if name == b"authorization"]
+        if self.response_body is not None:
+            await self._send_body(self.response_body, receive, send)
             return
         if scope["path"] == "/api/v2/status":
             self.status_requests += 1
-            self.asked_for_status.set()
+            self.status_requested.set()
             await self.status_allowed.wait()
-        if scope["path"] == "/api/v2/status" and self.started is not None and self.status == 200:
-            page = {"uptime": self.started, "cluster": self.cluster}
-            await self._say(json.dumps(page).encode(), receive, send)
+        if scope["path"] == "/api/v2/status" and self.reported_start is not None and self.status == 200:
+            page = {"uptime": self.reported_start, "cluster": self.cluster}
+            await self._send_body(json.dumps(page).encode(), receive, send)
             return
-        status, answer = self._take(json.loads(body) if body else [])
+        status, answer = self._accept_alerts(json.loads(body) if body else [])
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": answer})
 
-    async def _say(self, body: bytes, receive: Receive, send: Send) -> None:
-        headers = [(b"content-type", self.content_type), *self.more_headers]
+    async def _send_body(self, body: bytes, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", self.content_type), *self.extra_headers]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        if self.endless:
-            gone = asyncio.ensure_future(receive())
-            while not gone.done():
+        if self.is_endless:
+            disconnect_task = asyncio.ensure_future(receive())
+            while not disconnect_task.done():
                 await send({"type": "http.response.body", "body": body, "more_body": True})
                 await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": body})
 
-    def _take(self, alerts: list[dict[str, Any]]) -> tuple[int, bytes]:
+    def _accept_alerts(self, alerts: list[dict[str, Any]]) -> tuple[int, bytes]:
         if self.status != 200:
             return self.status, b"not now"
-        good = [alert for alert in alerts if alert["labels"]["agent"] not in self.refuses]
-        if good:
-            self.posts.append(good)
-            self.arrived.set()
-        return (200, b"") if len(good) == len(alerts) else (400, b"a label is wrong")
+        accepted_alerts = [alert for alert in alerts if alert["labels"]["agent"] not in self.refused_agents]
+        if accepted_alerts:
+            self.posts.append(accepted_alerts)
+            self.alerts_accepted.set()
+        return (200, b"") if len(accepted_alerts) == len(alerts) else (400, b"a label is wrong")

@@ -38,7 +38,7 @@ class AlertCheck:
 
     @property
     def fires(self) -> bool:
-        """Whether it fires, rather than waits for its ``for`` duration."""
+        """Return whether it fires, rather than waits for its ``for`` duration."""
         return self.labels["alertstate"] == "firing"
 
 
@@ -62,72 +62,74 @@ class RuleTest:
     @property
     def all_expected(self) -> tuple[AlertCheck, ...]:
         """Return all alerts that the test expects at any time."""
-        return tuple(one for _, found in self.expected for one in found)
+        return tuple(check for _, checks in self.expected for check in checks)
 
 
-def _read(file: Path) -> Any:
+def _read_yaml(file: Path) -> Any:
     # like safe_load, in C
     return yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
-def rule_groups() -> tuple[tuple[str, Rule], ...]:
+def list_rule_groups() -> tuple[tuple[str, Rule], ...]:
     """Return every group in the rule files, as ``(file, group)``."""
     files = sorted(rules_folder().glob("*.yml"))
-    return tuple((file.name, group) for file in files for group in _read(file)["groups"])
+    return tuple((file.name, group) for file in files for group in _read_yaml(file)["groups"])
 
 
-def all_rules() -> list[Rule]:
+def list_rules() -> list[Rule]:
     """Return every rule."""
-    return [rule for _, group in rule_groups() for rule in group["rules"]]
+    return [rule for _, group in list_rule_groups() for rule in group["rules"]]
 
 
-def all_alerts() -> list[Rule]:
+def list_alerts() -> list[Rule]:
     """Return every alert, once per band."""
-    return [rule for rule in all_rules() if "alert" in rule]
+    return [rule for rule in list_rules() if "alert" in rule]
 
 
-def distinguishing_labels(rule: Rule) -> dict[str, str]:
+def get_distinguishing_labels(rule: Rule) -> dict[str, str]:
     """Return the labels by which an alert's bands differ; empty if it has only one band."""
-    same = [other for other in all_alerts() if other["alert"] == rule["alert"]]
-    names = {name for other in same for name in other["labels"]}
-    differ = {name for name in names if len({other["labels"].get(name) for other in same}) == len(same) > 1}
-    return {name: rule["labels"][name] for name in sorted(differ)[-1:]}
+    bands = [other for other in list_alerts() if other["alert"] == rule["alert"]]
+    names = {name for other in bands for name in other["labels"]}
+    differing_names = {
+        name for name in names if len({other["labels"].get(name) for other in bands}) == len(bands) > 1
+    }
+    return {name: rule["labels"][name] for name in sorted(differing_names)[-1:]}
 
 
-def alert_id(rule: Rule) -> str:
+def make_alert_id(rule: Rule) -> str:
     """Return an alert's name with its band, as a test id."""
-    return "-".join([rule["alert"].removeprefix("Queenright"), *distinguishing_labels(rule).values()])
+    return "-".join([rule["alert"].removeprefix("Queenright"), *get_distinguishing_labels(rule).values()])
 
 
 @cache
-def rule_tests() -> tuple[RuleTest, ...]:
+def list_rule_tests() -> tuple[RuleTest, ...]:
     """Return every test of every file."""
-    return tuple(_parsed(file, test) for file in TESTS for test in _read(file)["tests"])
+    return tuple(_parse_test(file, test) for file in TESTS for test in _read_yaml(file)["tests"])
 
 
-def _parsed(file: Path, test: dict[str, Any]) -> RuleTest:
+def _parse_test(file: Path, test: dict[str, Any]) -> RuleTest:
     expected: dict[float, list[AlertCheck]] = {}
     names: set[str] = set()
     for check in test.get("alert_rule_test", ()):
-        at = expected.setdefault(to_seconds(check["eval_time"]), [])
+        checks = expected.setdefault(to_seconds(check["eval_time"]), [])
         names.add(check["alertname"])
         for alert in check.get("exp_alerts") or ():
             labels = {**alert["exp_labels"], "alertstate": "firing"}
-            at.append(AlertCheck(check["alertname"], labels, alert.get("exp_annotations", {})))
+            checks.append(AlertCheck(check["alertname"], labels, alert.get("exp_annotations", {})))
     for check in test.get("promql_expr_test", ()):
-        at = expected.setdefault(to_seconds(check["eval_time"]), [])
+        checks = expected.setdefault(to_seconds(check["eval_time"]), [])
         [name] = set(_ALERTS.findall(check["expr"]))
         names.add(name)
         for sample in check.get("exp_samples") or ():
-            at.append(AlertCheck(name, dict(_LABEL.findall(sample["labels"])), None))
+            checks.append(AlertCheck(name, dict(_LABEL.findall(sample["labels"])), None))
     return RuleTest(
         file=file.stem,
         name=test["name"],
         tag=test["name"].partition(":")[0],
-        series={one["series"]: str(one["values"]) for one in test.get("input_series", ())},
+        series={series["series"]: str(series["values"]) for series in test.get("input_series", ())},
         alerts=frozenset(names),
-        expected=tuple(sorted((at, tuple(found)) for at, found in expected.items())),
+        expected=tuple(sorted((time, tuple(checks)) for time, checks in expected.items())),
     )
 
 
@@ -140,16 +142,16 @@ def to_seconds(duration: str) -> float:
 # -- running the tests ----------------------------------------------------------------------------
 
 
-def _same(rule: Rule) -> Rule:
+def _keep_rule(rule: Rule) -> Rule:
     return rule
 
 
 def run_tests(
     folder: Path,
     version: str,
-    change: Callable[[Rule], Rule] = _same,
+    change: Callable[[Rule], Rule] = _keep_rule,
     *,
-    wanted: Callable[[RuleTest], bool] = lambda _: True,
+    should_run: Callable[[RuleTest], bool] = lambda _: True,
 ) -> str:
     """
     Run the tests, and return promtool's output; empty if all pass.
@@ -160,42 +162,44 @@ def run_tests(
         change: A change to apply to each rule first.
         wanted: Whether to run a test.
     """
-    written = []
+    paths = []
     for file in TESTS:
-        content = _read(file)
-        content["tests"] = [test for test in content["tests"] if wanted(_parsed(file, test))]
+        content = _read_yaml(file)
+        content["tests"] = [test for test in content["tests"] if should_run(_parse_test(file, test))]
         if not content["tests"]:
             continue
-        names = {name for test in content["tests"] for name in _parsed(file, test).alerts}
-        slim = folder / f"{file.stem}.rules.yml"
-        slim.write_text(yaml.safe_dump({"groups": list(_needed(names, change))}))
-        content["rule_files"] = [slim.name]
-        written.append(folder / file.name)
-        written[-1].write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-    result = run("promtool", "test", "rules", *written, version=version)
+        names = {name for test in content["tests"] for name in _parse_test(file, test).alerts}
+        rules_path = folder / f"{file.stem}.rules.yml"
+        rules_path.write_text(yaml.safe_dump({"groups": list(_select_groups(names, change))}))
+        content["rule_files"] = [rules_path.name]
+        paths.append(folder / file.name)
+        paths[-1].write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    result = run("promtool", "test", "rules", *paths, version=version)
     return result.stdout + result.stderr if result.returncode else ""
 
 
-def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
-    """Yield the groups with only these alerts, and all rules that they read, directly or not."""
-    everything = all_rules()
-    read = {rule["record"]: set(_RECORDED.findall(rule["expr"])) for rule in everything if "record" in rule}
-    wanted, left = (
-        set(names),
-        {
-            recorded
-            for rule in everything
-            if rule.get("alert") in names
-            for recorded in _RECORDED.findall(rule["expr"])
-        },
-    )
-    while left:
-        wanted |= left
-        left = {other for name in left for other in read.get(name, ())} - wanted
+def _select_groups(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
+    """Yield the groups with only these alerts, and all rules that they read, directly or indirectly."""
+    rules = list_rules()
+    inputs_by_record = {
+        rule["record"]: set(_RECORDED.findall(rule["expr"])) for rule in rules if "record" in rule
+    }
+    needed_names = set(names)
+    new_names = {
+        input_name
+        for rule in rules
+        if rule.get("alert") in names
+        for input_name in _RECORDED.findall(rule["expr"])
+    }
+    while new_names:
+        needed_names |= new_names
+        new_names = {other for name in new_names for other in inputs_by_record.get(name, ())} - needed_names
     # Recording rules first, as promtool evaluates groups in the order of their files.
-    for _, group in sorted(rule_groups(), key=lambda one: one[0] != "recording.yml"):
+    for _, group in sorted(list_rule_groups(), key=lambda group: group[0] != "recording.yml"):
         remaining_rules = [
-            change(dict(rule)) for rule in group["rules"] if (rule.get("alert") or rule["record"]) in wanted
+            change(dict(rule))
+            for rule in group["rules"]
+            if (rule.get("alert") or rule["record"]) in needed_names
         ]
         if remaining_rules:
             yield {"name": group["name"], "rules": remaining_rules}

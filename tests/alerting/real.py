@@ -32,39 +32,41 @@ class Receivers:
 
     url: str = ""
     recorder: Recorder = field(default_factory=Recorder)
-    posted: list[tuple[str, bytes]] = field(default_factory=list)
+    requests: list[tuple[str, bytes]] = field(default_factory=list)
     """The path and body of every request."""
 
     def count_messages(self, agent: str) -> Counter[tuple[str, str]]:
         """Count the messages about an agent, by channel and status."""
-        return Counter((m.channel, m.status) for m in self.recorder.messages if agent in m.title)
+        return Counter(
+            (message.channel, message.status) for message in self.recorder.messages if agent in message.title
+        )
 
     @property
     def judge_posts(self) -> list[bytes]:
         """Return the posts to the judge's webhook."""
-        return [body for path, body in self.posted if path == WEBHOOK_PATH]
+        return [body for path, body in self.requests if path == WEBHOOK_PATH]
 
     @property
     def notification_posts(self) -> list[dict[str, Any]]:
         """Return the posts to the notifications webhook."""
-        return [json.loads(body) for path, body in self.posted if path == DELIVERED_PATH]
+        return [json.loads(body) for path, body in self.requests if path == DELIVERED_PATH]
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
-        body, more = b"", scope["type"] == "http"
-        while more:
+        body, has_more = b"", scope["type"] == "http"
+        while has_more:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, has_more = body + message.get("body", b""), message.get("more_body", False)
         if scope["type"] == "http":
-            self.posted.append((scope["path"], body))
+            self.requests.append((scope["path"], body))
         if scope.get("path") in (WEBHOOK_PATH, DELIVERED_PATH):
             await send({"type": "http.response.start", "status": 202, "headers": []})
             await send({"type": "http.response.body", "body": b""})
             return
 
-        async def again() -> dict[str, Any]:
+        async def repeat_request() -> dict[str, Any]:
             return {"type": "http.request", "body": body}
 
-        await self.recorder(scope, again if scope["type"] == "http" else receive, send)
+        await self.recorder(scope, repeat_request if scope["type"] == "http" else receive, send)
 
 
 @contextlib.asynccontextmanager
@@ -72,45 +74,45 @@ async def run_receivers(
     on_message: Callable[[RecordedMessage], None] | None = None,
 ) -> AsyncIterator[Receivers]:
     """Listen in place of all of Alertmanager's receivers; ``on_message`` is called with each message."""
-    listener = Receivers(recorder=Recorder(on_message))
+    receivers = Receivers(recorder=Recorder(on_message))
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
-        async with serve_app(listener, sock):
-            listener.url = make_socket_url(sock)
-            yield listener
+        async with serve_app(receivers, sock):
+            receivers.url = make_socket_url(sock)
+            yield receivers
 
 
 @dataclass
 class RealAlertmanager:
     address: PeerAddress
     url: str
-    people: Receivers
+    receivers: Receivers
     child: Child
 
     @property
     def recorder(self) -> Recorder:
-        return self.people.recorder
+        return self.receivers.recorder
 
     @property
     def judge_posts(self) -> list[bytes]:
-        return self.people.judge_posts
+        return self.receivers.judge_posts
 
-    async def until(self, done: Callable[[], object], what: str, seconds: float = 60) -> None:
-        await until(done, f"{what}; received {list(self.recorder.messages)}", seconds=seconds)
+    async def wait_until(self, done: Callable[[], object], condition: str, seconds: float = 60) -> None:
+        await until(done, f"{condition}; received {list(self.recorder.messages)}", seconds=seconds)
 
 
-def write_config(folder: Path, people: Receivers, **options: Any) -> Path:
+def write_config(folder: Path, receivers: Receivers, **options: Any) -> Path:
     """Write our configuration with short waits, and the secret files that it names; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     slack, key, config = folder / "slack", folder / "key", folder / "alertmanager.yml"
-    slack.write_text(f"{people.url}/slack/services/T/B/X")
+    slack.write_text(f"{receivers.url}/slack/services/T/B/X")
     key.write_text("k" * 32)
     values: dict[str, Any] = {
-        "service_url": people.url,
+        "service_url": receivers.url,
         "slack_api_url_file": slack,
         "pagerduty_routing_key_file": key,
-        "pagerduty_url": f"{people.url}/pagerduty/v2/enqueue",
-        "deadman_url": f"{people.url}/deadman",
+        "pagerduty_url": f"{receivers.url}/pagerduty/v2/enqueue",
+        "deadman_url": f"{receivers.url}/deadman",
         "templates": templates_folder(),
         "group_wait": "1s",
         "group_interval": "1s",
@@ -122,7 +124,7 @@ def write_config(folder: Path, people: Receivers, **options: Any) -> Path:
 @contextlib.asynccontextmanager
 async def real_alertmanager(
     folder: Path,
-    people: Receivers,
+    receivers: Receivers,
     version: str = "bundled",
     *,
     port: int = 0,
@@ -133,15 +135,15 @@ async def real_alertmanager(
     Run one Alertmanager of one version.
 
     Args:
-        folder: A folder of its own for state and log.
-        people: The receivers of its messages.
+        folder: A separate folder for state and log.
+        receivers: The receivers of its messages.
         version: One of ``tests.programs.VERSIONS``.
         port: The port to listen on; a free one if 0.
         cluster: Options as a peer of a cluster; none to run alone.
         config: The configuration file; by default ours with short waits.
     """
     binary = program("alertmanager", version)
-    config = config or write_config(folder, people)
+    config = config or write_config(folder, receivers)
     port = port or find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     command: list[str | Path] = [
         binary,
@@ -156,7 +158,7 @@ async def real_alertmanager(
     try:
         address = PeerAddress.parse(f"http://127.0.0.1:{port}")
         await child.wait_ready(f"{address.name}/-/ready", within=60)
-        yield RealAlertmanager(address, address.name, people, child)
+        yield RealAlertmanager(address, address.name, receivers, child)
     finally:
         await child.stop()
 
@@ -168,7 +170,7 @@ class Peers:
         self,
         stack: contextlib.AsyncExitStack,
         folder: Path,
-        everybody: Receivers,
+        receivers: Receivers,
         version: str,
         peer_timeout: str,
         group_interval: str,
@@ -176,7 +178,7 @@ class Peers:
     ) -> None:
         self._stack, self._folder, self._version = stack, folder, version
         self._peer_timeout, self._group_interval, self._gossip = peer_timeout, group_interval, gossip
-        self.people = everybody
+        self.receivers = receivers
         self.web = {name: stack.enter_context(reserve_port()) for name in "ab"}
         self.gossip = {name: stack.enter_context(reserve_port()) for name in "ab"}
         self.running: dict[str, RealAlertmanager] = {}
@@ -190,10 +192,10 @@ class Peers:
         self.running[name] = await self._stack.enter_async_context(
             real_alertmanager(
                 self._folder / name,
-                self.people,
+                self.receivers,
                 self._version,
                 port=self.web[name],
-                config=write_config(self._folder / name, self.people, group_interval=self._group_interval),
+                config=write_config(self._folder / name, self.receivers, group_interval=self._group_interval),
                 cluster=[
                     f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
                     f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
@@ -225,7 +227,7 @@ class Peers:
 @contextlib.asynccontextmanager
 async def alertmanager_peers(
     folder: Path,
-    everybody: Receivers,
+    receivers: Receivers,
     version: str = "bundled",
     *,
     peer_timeout: str = "1s",
@@ -236,8 +238,8 @@ async def alertmanager_peers(
     Run two Alertmanagers as a cluster.
 
     Args:
-        folder: A folder of their own for state and logs.
-        everybody: The receivers of their messages.
+        folder: A separate folder for state and logs.
+        receivers: The receivers of their messages.
         version: One of ``tests.programs.VERSIONS``.
         peer_timeout: How long the second peer waits for the first to notify.
         group_interval: Longer than that, as in production: otherwise a flush that starts before an end and
@@ -245,14 +247,14 @@ async def alertmanager_peers(
         gossip: Options for the gossip intervals.
     """
     async with contextlib.AsyncExitStack() as stack:
-        peers = Peers(stack, folder, everybody, version, peer_timeout, group_interval, gossip)
+        peers = Peers(stack, folder, receivers, version, peer_timeout, group_interval, gossip)
         await peers.start("a")
         await peers.start("b")
         await peers.wait_for_members(2)
         yield peers
 
 
-def minimal_alert(**labels: str) -> PostedAlert:
+def make_minimal_alert(**labels: str) -> PostedAlert:
     """Return an alert that starts now, with the required labels and annotations."""
     now = time.time()
     annotations = {
@@ -264,7 +266,7 @@ def minimal_alert(**labels: str) -> PostedAlert:
     )
 
 
-def queen_alert(severity: str, agent: str = "researcher", **labels: str) -> PostedAlert:
+def make_queen_alert(severity: str, agent: str = "researcher", **labels: str) -> PostedAlert:
     """Return the alert of an approved ticket."""
     values = {
         "alertname": "QueenrightIntervention",
@@ -275,4 +277,4 @@ def queen_alert(severity: str, agent: str = "researcher", **labels: str) -> Post
         "source": "queen",
         "ticket_id": f"ticket-of-{agent}",
     }
-    return minimal_alert(**values | labels)
+    return make_minimal_alert(**values | labels)

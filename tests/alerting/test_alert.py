@@ -12,7 +12,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets.ticket import TicketStatus
 from queenright.health.tickets.ticket_lifecycle import RUN_COMPLETED
 from queenright.instrumentation.names import ALERT_INTERVENTION
-from tests.alerting.parts import T0, ticket
+from tests.alerting.parts import T0, make_ticket
 
 LINKS = ("console", "dashboard", "trace", "runbook")
 SETTINGS = AlertingSettings()
@@ -28,7 +28,7 @@ SETTINGS = AlertingSettings()
     ],
 )
 def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
-    labels = build_labels(ticket(severity=inside), SETTINGS)
+    labels = build_labels(make_ticket(severity=inside), SETTINGS)
     assert labels == {
         "alertname": ALERT_INTERVENTION,
         "agent": "researcher",
@@ -43,14 +43,14 @@ def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
 
 def test_alert_of_a_ticket_opened_in_a_storm_has_the_storm_label() -> None:
     """B71: this label groups many alerts into one message."""
-    without_storm = build_labels(ticket(), SETTINGS)
-    in_storm = build_labels(ticket(storm_id="storm-1"), SETTINGS)
+    without_storm = build_labels(make_ticket(), SETTINGS)
+    in_storm = build_labels(make_ticket(storm_id="storm-1"), SETTINGS)
 
     assert in_storm == without_storm | {LABEL_STORM: "storm-1"}
 
 
 def test_empty_annotations_are_left_out() -> None:
-    annotations = build_annotations(ticket(evidence_snippet="", graph_id=""), SETTINGS)
+    annotations = build_annotations(make_ticket(evidence_snippet="", graph_id=""), SETTINGS)
     assert set(annotations) == {
         "summary",
         "description",
@@ -65,28 +65,28 @@ def test_empty_annotations_are_left_out() -> None:
 
 
 def test_resolved_text_has_duration_and_reason() -> None:
-    annotations = ticket(
+    resolved_ticket = make_ticket(
         status=TicketStatus.RESOLVED,
         closed_at=T0 + 5400,
         closed_reason="ada: <!channel> mended it.",
         acknowledged_by="grace",
     )
 
-    ended = build_annotations(annotations, SETTINGS)["ended"]
-    assert all(part in ended for part in ("1.5 h", "ada", "[!channel>", "grace"))
+    end_text = build_annotations(resolved_ticket, SETTINGS)["ended"]
+    assert all(part in end_text for part in ("1.5 h", "ada", "[!channel>", "grace"))
 
 
-@pytest.mark.parametrize(("seconds", "lasted"), [(6, "6 s"), (240, "4 min"), (9000, "2.5 h")])
-def test_duration_of_resolved_alert_has_plain_units(seconds: float, lasted: str) -> None:
-    annotations = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
+@pytest.mark.parametrize(("seconds", "duration"), [(6, "6 s"), (240, "4 min"), (9000, "2.5 h")])
+def test_duration_of_resolved_alert_has_plain_units(seconds: float, duration: str) -> None:
+    resolved_ticket = make_ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
 
-    assert build_annotations(annotations, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
+    assert build_annotations(resolved_ticket, SETTINGS)["ended"].startswith(f"It lasted {duration}")
 
 
 def test_evidence_is_short_and_holds_no_secret() -> None:
     secret = "sk-" + "a1B2" * 12
     annotations = build_annotations(
-        ticket(evidence_snippet=f"{'x' * 400} api_key={secret}", analysis=f"It sent {secret}"), SETTINGS
+        make_ticket(evidence_snippet=f"{'x' * 400} api_key={secret}", analysis=f"It sent {secret}"), SETTINGS
     )
     assert len(annotations["evidence"]) <= 500
     assert secret not in str(annotations)
@@ -94,14 +94,14 @@ def test_evidence_is_short_and_holds_no_secret() -> None:
 
 def test_untriaged_ticket_is_marked_untriaged() -> None:
     """B46: the text says that triage is missing."""
-    annotations = build_annotations(ticket(untriaged=True, analysis=""), SETTINGS)
+    annotations = build_annotations(make_ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
     assert annotations["analysis"].endswith("It repeats search(hive).")
 
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_every_cause_has_its_own_text(kind: FindingKind) -> None:
-    annotations = build_annotations(ticket(kind=kind), SETTINGS)
+    annotations = build_annotations(make_ticket(kind=kind), SETTINGS)
     assert annotations["summary"].startswith("researcher ")
     assert annotations["summary"].endswith("(high).")
 
@@ -113,38 +113,38 @@ def test_links_are_filled_and_quoted() -> None:
         trace_url="https://t.example/{trace_id}",
         runbook_url="https://wiki.example/rb/",
     )
-    annotations = build_annotations(ticket(agent_id="a b&c=d", trace_id="0af7"), settings)
+    annotations = build_annotations(make_ticket(agent_id="a b&c=d", trace_id="0af7"), settings)
     assert annotations["dashboard_url"] == "https://g.example/d/a?var-agent=a%20b%26c%3Dd"
     assert annotations["trace_url"] == "https://t.example/0af7"
     assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
     assert annotations["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
 
 
-@pytest.mark.parametrize("odd", ['a/b ?&#"<', "%2e%2e/é", "{agent}", "x\n](http://evil.example)"])
-def test_name_is_escaped_in_a_link(odd: str) -> None:
+@pytest.mark.parametrize("name", ['a/b ?&#"<', "%2e%2e/é", "{agent}", "x\n](http://evil.example)"])
+def test_name_is_escaped_in_a_link(name: str) -> None:
     settings = AlertingSettings(
         console_url="https://queenright.example",
         dashboard_url="https://g.example/d/a?var-agent={agent}&from=now-1h",
         trace_url="https://t.example/{session_id}/{trace_id}",
         runbook_url="https://wiki.example/rb",
     )
-    one = ticket(agent_id=odd, session_id=odd, ticket_id=odd, trace_id=odd)
+    odd_ticket = make_ticket(agent_id=name, session_id=name, ticket_id=name, trace_id=name)
 
-    links = build_annotations(one, settings)
+    links = build_annotations(odd_ticket, settings)
 
     assert not [
-        link for link in (links[f"{to}_url"] for to in LINKS) if re.search(r'[\s"<>\\^`{|}()#]', link)
+        link for link in (links[f"{target}_url"] for target in LINKS) if re.search(r'[\s"<>\\^`{|}()#]', link)
     ]
     query = parse_qs(urlsplit(links["dashboard_url"]).query, strict_parsing=True)
-    assert query == {"var-agent": [odd], "from": ["now-1h"]}
-    assert [unquote(part) for part in urlsplit(links["console_url"]).path.split("/")] == ["", "tickets", odd]
-    assert [unquote(part) for part in urlsplit(links["trace_url"]).path.split("/")] == ["", odd, odd]
+    assert query == {"var-agent": [name], "from": ["now-1h"]}
+    assert [unquote(part) for part in urlsplit(links["console_url"]).path.split("/")] == ["", "tickets", name]
+    assert [unquote(part) for part in urlsplit(links["trace_url"]).path.split("/")] == ["", name, name]
     assert links["runbook_url"] == "https://wiki.example/rb/QueenrightIntervention"
 
 
 def test_link_with_a_missing_value_is_left_out() -> None:
     settings = AlertingSettings(trace_url="https://t.example/{trace_id}")
-    annotations = build_annotations(ticket(), settings)
+    annotations = build_annotations(make_ticket(), settings)
     assert "trace_url" not in annotations
 
 
@@ -172,21 +172,21 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
 
 
 def test_end_of_a_worker_is_not_reported_as_recovery() -> None:
-    ended = ticket(status=TicketStatus.WORKER_GONE)
+    ended_ticket = make_ticket(status=TicketStatus.WORKER_GONE)
 
-    assert "without recovering" in build_annotations(ended, SETTINGS)["summary"]
+    assert "without recovering" in build_annotations(ended_ticket, SETTINGS)["summary"]
 
 
-@pytest.mark.parametrize("cleared", [None, 7.0])
-def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
-    ended = ticket(
+@pytest.mark.parametrize("cleared_at", [None, 7.0])
+def test_completed_run_is_reported_as_completed(cleared_at: float | None) -> None:
+    ended_ticket = make_ticket(
         status=TicketStatus.WORKER_GONE,
         closed_reason=RUN_COMPLETED,
-        condition_cleared_at=cleared,
+        condition_cleared_at=cleared_at,
         closed_at=T0,
     )
 
-    annotations = build_annotations(ended, SETTINGS)
+    annotations = build_annotations(ended_ticket, SETTINGS)
     assert annotations["summary"].startswith(
         "researcher has completed its run; the page was: it is in a loop"
     )
@@ -195,9 +195,9 @@ def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
 
 def test_worker_with_late_progress_is_reported_as_such() -> None:
     """B122: the end of a page states what became of the worker."""
-    ended = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
+    ended_ticket = make_ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
 
-    summary = build_annotations(ended, SETTINGS)["summary"]
+    summary = build_annotations(ended_ticket, SETTINGS)["summary"]
     assert "progress" in summary
     assert "without recovering" not in summary
 
@@ -207,7 +207,7 @@ def test_worker_with_late_progress_is_reported_as_such() -> None:
 )
 def test_summary_names_the_finding_that_the_text_describes(status: TicketStatus) -> None:
     """B102: the finding that opened the ticket may be over; the labels stay."""
-    changed = ticket(kind=FindingKind.RESOURCE_LIMIT, words_kind=FindingKind.STALL, status=status)
+    changed_ticket = make_ticket(kind=FindingKind.RESOURCE_LIMIT, words_kind=FindingKind.STALL, status=status)
 
-    assert "has stalled (" in build_annotations(changed, SETTINGS)["summary"]
-    assert build_labels(changed, SETTINGS)["cause"] == "resource_limit"
+    assert "has stalled (" in build_annotations(changed_ticket, SETTINGS)["summary"]
+    assert build_labels(changed_ticket, SETTINGS)["cause"] == "resource_limit"

@@ -37,12 +37,12 @@ async def test_only_client_errors_blame_the_alert(
 ) -> None:
     peer.peer.status = status
     client = AlertmanagerClient()
-    with pytest.raises(AlertmanagerError) as caught:
+    with pytest.raises(AlertmanagerError) as error_info:
         await client.post_alerts(PeerAddress.parse(peer.url), [ALERT])
     await client.aclose()
 
-    assert type(caught.value) is kind
-    assert str(caught.value) == f"Alertmanager {peer.url}: {status} not now"
+    assert type(error_info.value) is kind
+    assert str(error_info.value) == f"Alertmanager {peer.url}: {status} not now"
 
 
 @pytest.mark.parametrize("status", [200, 400, 503])
@@ -53,16 +53,16 @@ async def test_credentials_are_sent_but_not_shown(
     address = PeerAddress.parse(peer.url.replace("http://", "http://us%40er:hunter2@"))
     peer.peer.status = status
     client = AlertmanagerClient()
-    result = repr(address) + repr(client)
+    texts = repr(address) + repr(client)
     try:
         await client.post_alerts(address, [ALERT])
     except AlertmanagerError:
-        result += traceback.format_exc()
+        texts += traceback.format_exc()
     await client.aclose()
 
     assert peer.peer.authorization == ["Basic dXNAZXI6aHVudGVyMg=="]
-    assert "hunter2" not in result + caplog.text
-    assert "dXNAZXI" not in result + caplog.text
+    assert "hunter2" not in texts + caplog.text
+    assert "dXNAZXI" not in texts + caplog.text
 
 
 async def test_connection_error_has_no_credentials() -> None:
@@ -70,12 +70,12 @@ async def test_connection_error_has_no_credentials() -> None:
     client, address = AlertmanagerClient(), PeerAddress.parse(f"http://u:{secret}@127.0.0.1:1")
     with pytest.raises(
         PeerUnavailableError, match=r"^Alertmanager http://127.0.0.1:1: cannot be reached$"
-    ) as caught:
+    ) as error_info:
         await client.post_alerts(address, [ALERT])
     await client.aclose()
 
-    assert not caught.value.was_reached
-    assert secret not in "".join(traceback.format_exception(caught.value))
+    assert not error_info.value.was_reached
+    assert secret not in "".join(traceback.format_exception(error_info.value))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_address_is_named_without_its_credentials(url: str, name: str) -> None:
     "url", ["", "am:9093", "ftp://am", "http://", "http://u:hunter2@am:x", "http://am/?t=hunter2"]
 )
 def test_bad_address_is_refused_without_its_credentials(url: str) -> None:
-    with pytest.raises(ValueError, match=r"\S") as caught:
+    with pytest.raises(ValueError, match=r"\S") as error_info:
         PeerAddress.parse(url)
-    assert "hunter2" not in str(caught.value)
+    assert "hunter2" not in str(error_info.value)

@@ -36,7 +36,7 @@ def test_committed_configuration_is_valid_for_amtool(version: str) -> None:
 
 
 @pytest.fixture(params=[False, True], ids=["links", "interactive"])
-def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def rendered_config(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path = tmp_path / "alertmanager.yml"
     path.write_text(
         render_alertmanager(
@@ -53,16 +53,16 @@ def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
-    config = yaml.safe_load(rendered.read_text())
+def test_path_stays_inside_its_quotes(rendered_config: Path, version: str) -> None:
+    config = yaml.safe_load(rendered_config.read_text())
     assert config["global"]["slack_api_url_file"].endswith('it\'s a "secret": #1')
-    result = run("amtool", "check-config", rendered, version=version)
+    result = run("amtool", "check-config", rendered_config, version=version)
     assert result.returncode == 0, result.stderr
     assert "1 templates" in result.stdout
 
 
-def test_rendered_configuration_has_no_secrets_and_bounded_groups(rendered: Path) -> None:
-    config = yaml.safe_load(rendered.read_text())
+def test_rendered_configuration_has_no_secrets_and_bounded_groups(rendered_config: Path) -> None:
+    config = yaml.safe_load(rendered_config.read_text())
     routes = [config["route"]]
     for route in routes:
         routes += route.get("routes", [])
@@ -80,46 +80,55 @@ def test_rendered_configuration_has_no_secrets_and_bounded_groups(rendered: Path
             assert pagerduty["routing_key_file"]
 
 
-def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
-    """Firing and resolved alerts; the dead man's switch gets no resolved message, which would look alive."""
-    receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
+def test_every_receiver_also_reports_to_queenright(rendered_config: Path) -> None:
+    """
+    This holds for firing and resolved alerts. The dead man's switch gets no resolved message: it would look
+    like a sign of life.
+    """
+    receivers = {
+        receiver["name"]: receiver for receiver in yaml.safe_load(rendered_config.read_text())["receivers"]
+    }
     url = "http://127.0.0.1:8420/api/alertmanager/notifications"
     webhook = {"url": url, "send_resolved": True, "max_alerts": 100}
     for name, receiver in receivers.items():
-        tells_people = {"slack_configs", "pagerduty_configs"} & receiver.keys()
-        assert (webhook in receiver["webhook_configs"]) == bool(tells_people), name
+        notifies_people = {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        assert (webhook in receiver["webhook_configs"]) == bool(notifies_people), name
     [deadman] = receivers["deadman"]["webhook_configs"]
     assert deadman["send_resolved"] is False
 
 
-def test_receiver_without_tickets_has_no_acknowledge_button(rendered: Path) -> None:
-    receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
+def test_receiver_without_tickets_has_no_acknowledge_button(rendered_config: Path) -> None:
+    receivers = {
+        receiver["name"]: receiver for receiver in yaml.safe_load(rendered_config.read_text())["receivers"]
+    }
     for name in ("on-call", "on-call-slack"):
         [slack] = receivers[name]["slack_configs"]
         assert len(slack["actions"]) == 5
         assert all("url" in action and "name" not in action for action in slack["actions"])
-    [queenright_receivers] = receivers["slack"]["slack_configs"]
-    interactive = "callback_id" in queenright_receivers
-    assert [("name" in action) for action in queenright_receivers["actions"]] == [
+    [slack] = receivers["slack"]["slack_configs"]
+    has_buttons = "callback_id" in slack
+    assert [("name" in action) for action in slack["actions"]] == [
         False,
-        interactive,
+        has_buttons,
         False,
         False,
         False,
     ]
 
 
-def test_storm_group_wait_exceeds_storm_detection_time(rendered: Path) -> None:
+def test_storm_group_wait_exceeds_storm_detection_time(rendered_config: Path) -> None:
     """B71: with the default waits, the first message has the whole storm."""
-    [queen] = [
-        r for r in yaml.safe_load(rendered.read_text())["route"]["routes"] if "queen" in str(r["matchers"])
+    [queen_route] = [
+        route
+        for route in yaml.safe_load(rendered_config.read_text())["route"]["routes"]
+        if "queen" in str(route["matchers"])
     ]
-    [storm] = [r for r in queen["routes"] if 'storm!=""' in r["matchers"]]
+    [storm_route] = [route for route in queen_route["routes"] if 'storm!=""' in route["matchers"]]
 
-    assert queen["routes"][0] is storm
-    assert storm["group_by"] == ["alertname", "storm", "cluster"]
-    assert int(storm["group_wait"].removesuffix("s")) > WINDOW_SECONDS
-    assert storm["group_interval"] == "5m"
+    assert queen_route["routes"][0] is storm_route
+    assert storm_route["group_by"] == ["alertname", "storm", "cluster"]
+    assert int(storm_route["group_wait"].removesuffix("s")) > WINDOW_SECONDS
+    assert storm_route["group_interval"] == "5m"
 
 
 @pytest.mark.parametrize("alertmanager", [None, "http://127.0.0.1:9093", ["https://a/am", "http://b:9093"]])

@@ -16,18 +16,18 @@ SETTINGS = AlertingSettings()
 
 
 @dataclass
-class Simulation:
+class PeerSimulation:
     """Notifications, and one peer that keeps alerts while they are repeated."""
 
     now: float = T0
     notifications: dict[int, Notification] = field(default_factory=dict)
-    said: dict[str, SentAlert] = field(default_factory=dict)
-    believes: dict[str, float] = field(default_factory=dict)
-    ever: set[str] = field(default_factory=set)
-    ends: set[str] = field(default_factory=set)
-    people: dict[str, bool] = field(default_factory=dict)
+    sent_alerts: dict[str, SentAlert] = field(default_factory=dict)
+    peer_alerts: dict[str, float] = field(default_factory=dict)
+    fired_keys: set[str] = field(default_factory=set)
+    ended_keys: set[str] = field(default_factory=set)
+    notified_states: dict[str, bool] = field(default_factory=dict)
     """The peer's last message per alert: whether it fires. It survives the peer's restart."""
-    wrong: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
 
     def open(self, key: str) -> None:
         number = len(self.notifications)
@@ -50,51 +50,54 @@ class Simulation:
                     notification, ends_at=self.now, updated_at=self.now
                 )
 
-    def deliver(self, *, up: bool, crash: bool = False) -> float:
+    def deliver(self, *, is_up: bool, should_crash: bool = False) -> float:
         work = plan(
             self.notifications.values(),
             "p",
-            sent_alerts=self.said,
-            ends=self.ends,
+            sent_alerts=self.sent_alerts,
+            ends=self.ended_keys,
             refused_versions={},
             settings=SETTINGS,
             now=self.now,
         )
-        if not up:
+        if not is_up:
             return self.now
         for post in work.posts:
-            self.believes[post.key] = post.alert.ends_at
+            self.peer_alerts[post.key] = post.alert.ends_at
             if post.status == "firing":
-                self.ever.add(post.key)
-            if crash:
+                self.fired_keys.add(post.key)
+            if should_crash:
                 continue
             if post.status == "firing":
-                self.said[post.key] = SentAlert(self.now, post.text_version)
-                self.ends.discard(post.key)
+                self.sent_alerts[post.key] = SentAlert(self.now, post.text_version)
+                self.ended_keys.discard(post.key)
             else:
-                self.ends.add(post.key)
-            for about in post.new_notifications:
-                (about.fired if post.status == "firing" else about.resolved)["p"] = self.now
-        if not crash:
-            for quiet in work.silent:
-                quiet.resolved["p"] = self.now
+                self.ended_keys.add(post.key)
+            for notification in post.new_notifications:
+                (notification.fired if post.status == "firing" else notification.resolved)["p"] = self.now
+        if not should_crash:
+            for silent_notification in work.silent:
+                silent_notification.resolved["p"] = self.now
         else:
             self.restart()
         return work.next_due
 
     def restart(self) -> None:
-        self.said.clear()
-        self.ends.clear()
+        self.sent_alerts.clear()
+        self.ended_keys.clear()
 
     def flush(self) -> None:
         """Let the peer notify changes, as Alertmanager does once every group_interval."""
-        for key, until in self.believes.items():
-            fires = until > self.now
-            if fires == self.people.get(key, False):
+        for key, expires_at in self.peer_alerts.items():
+            fires = expires_at > self.now
+            if fires == self.notified_states.get(key, False):
                 continue
-            if not fires and any(n.key == key and n.ends_at is None for n in self.notifications.values()):
-                self.wrong.append(f"an all-clear for {key}, which still fires")
-            self.people[key] = fires
+            if not fires and any(
+                notification.key == key and notification.ends_at is None
+                for notification in self.notifications.values()
+            ):
+                self.faults.append(f"an all-clear for {key}, which still fires")
+            self.notified_states[key] = fires
 
 
 ACTIONS = st.lists(
@@ -117,7 +120,7 @@ def test_delivery_plan_follows_current_tickets_without_loss(
     actions: list[tuple[str, int | str]],
 ) -> None:
     """B77: with outages, crashes and restarts between any two steps."""
-    world = Simulation()
+    world = PeerSimulation()
     for action, value in actions:
         if action == "open":
             world.open(str(value))
@@ -131,25 +134,29 @@ def test_delivery_plan_follows_current_tickets_without_loss(
             world.restart()
         elif action == "peer restart":
             # The connection to the peer breaks, and the outbox notices.
-            world.believes.clear()
-            world.ends.clear()
+            world.peer_alerts.clear()
+            world.ended_keys.clear()
         else:
-            world.deliver(up=action != "down", crash=action == "crash")
+            world.deliver(is_up=action != "down", should_crash=action == "crash")
     # Now the peer stays up: a few rounds deliver everything.
     for _ in range(4):
-        world.deliver(up=True)
+        world.deliver(is_up=True)
         world.now += SETTINGS.late_resolve_seconds
         world.flush()
 
-    holding = {n.key for n in world.notifications.values() if n.ends_at is None}
-    believed = {key for key, until in world.believes.items() if until > world.now}
-    assert believed == holding
-    assert world.ever == {n.key for n in world.notifications.values()}
+    firing_keys = {
+        known_notification.key
+        for known_notification in world.notifications.values()
+        if known_notification.ends_at is None
+    }
+    known_keys = {key for key, expires_at in world.peer_alerts.items() if expires_at > world.now}
+    assert known_keys == firing_keys
+    assert world.fired_keys == {known_notification.key for known_notification in world.notifications.values()}
     for notification in world.notifications.values():
         assert notification.ends_at is None or "p" in notification.resolved
     # B124: no all-clear for an alert that fires, and no firing message that stays after the end.
-    assert world.wrong == []
-    assert {key for key, fires in world.people.items() if fires} == holding
+    assert world.faults == []
+    assert {key for key, fires in world.notified_states.items() if fires} == firing_keys
     # Then nothing is sent until the next repeat.
-    world.deliver(up=True)
-    assert world.deliver(up=True) > world.now
+    world.deliver(is_up=True)
+    assert world.deliver(is_up=True) > world.now

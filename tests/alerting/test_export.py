@@ -77,18 +77,18 @@ def test_rules_equal_themselves() -> None:
 
 
 @given(st.sampled_from(BUILT_IN), st.data())
-def test_blanks_are_not_a_difference(one: LoadedRule, data: st.DataObject) -> None:
+def test_blanks_are_not_a_difference(rule: LoadedRule, data: st.DataObject) -> None:
     blanks = st.sampled_from([" ", "\n", "  \n\t", "\n    "])
-    outside = re.split(r'("[^"]*")', one.expr)
+    code_parts = re.split(r'("[^"]*")', rule.expr)
     spread = "".join(
         part if at % 2 else re.sub(r"\s+", lambda _: data.draw(blanks), part)
-        for at, part in enumerate(outside)
+        for at, part in enumerate(code_parts)
     )
-    assert compare([one], [replace(one, expr=spread)]) == []
+    assert compare([rule], [replace(rule, expr=spread)]) == []
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("expr", "other_expr"),
     [
         ("sum by(agent)(x{a='b'})", 'sum by (agent) (x{a="b"})'),
         ("x > 0.50", "x > .5e0".replace(".5e0", "0.5")),
@@ -97,12 +97,12 @@ def test_blanks_are_not_a_difference(one: LoadedRule, data: st.DataObject) -> No
         ("x > 0.00001", "x > 1e-05"),
     ],
 )
-def test_promql_formatting_is_not_a_difference(one: str, other: str) -> None:
-    assert normalize_expression(one) == normalize_expression(other)
+def test_promql_formatting_is_not_a_difference(expr: str, other_expr: str) -> None:
+    assert normalize_expression(expr) == normalize_expression(other_expr)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("expr", "other_expr"),
     [
         ("x >= 600", "x >= 900"),
         ("x > 600", "x >= 600"),
@@ -112,20 +112,23 @@ def test_promql_formatting_is_not_a_difference(one: str, other: str) -> None:
         ("sum by (a) (x)", "sum by (b) (x)"),
     ],
 )
-def test_requested_change_is_a_difference(one: str, other: str) -> None:
-    assert normalize_expression(one) != normalize_expression(other)
+def test_requested_change_is_a_difference(expr: str, other_expr: str) -> None:
+    assert normalize_expression(expr) != normalize_expression(other_expr)
 
 
 def test_changed_threshold_is_reported_as_a_change() -> None:
     differences = compare(parse_rule_groups(rule_groups(SLOWER)), BUILT_IN)
 
-    changed = {one.rule.name for one in differences}
-    assert {one.kind for one in differences} == {"changed"}
-    assert changed == {"QueenrightWorkerStalled", "QueenrightLoop"}
-    [stalled] = [one for one in differences if one.rule.name == "QueenrightWorkerStalled"]
-    assert [(c.part, "900" in c.existing, "1200" in c.wanted) for c in stalled.changes] == [
-        ("expr", True, True)
+    changed_names = {difference.rule.name for difference in differences}
+    assert {difference.kind for difference in differences} == {"changed"}
+    assert changed_names == {"QueenrightWorkerStalled", "QueenrightLoop"}
+    [stall_difference] = [
+        difference for difference in differences if difference.rule.name == "QueenrightWorkerStalled"
     ]
+    assert [
+        (change.part, "900" in change.existing, "1200" in change.wanted)
+        for change in stall_difference.changes
+    ] == [("expr", True, True)]
 
 
 def test_missing_rule_is_added_and_extra_rule_is_removed() -> None:
@@ -138,18 +141,20 @@ def test_missing_rule_is_added_and_extra_rule_is_removed() -> None:
 
 
 def test_missing_band_of_an_alert_is_named() -> None:
-    bands = [removed for removed in BUILT_IN if removed.name == "QueenrightRetryStorm"]
+    bands = [rule for rule in BUILT_IN if rule.name == "QueenrightRetryStorm"]
     assert len(bands) == 3
-    for missing in bands:
-        [found] = compare(bands, [band for band in bands if band != missing])
-        assert (found.kind, found.rule) == ("added", missing)
+    for missing_band in bands:
+        [difference] = compare(bands, [band for band in bands if band != missing_band])
+        assert (difference.kind, difference.rule) == ("added", missing_band)
 
 
 def test_changed_label_is_reported_for_its_rule() -> None:
-    in_use = [replace(one, labels={**one.labels, "severity": "critical"}) for one in BUILT_IN]
+    in_use = [replace(rule, labels={**rule.labels, "severity": "critical"}) for rule in BUILT_IN]
 
-    [found] = [one for one in compare(BUILT_IN, in_use) if one.rule.name == "QueenrightRecoveryFailed"]
-    assert [(c.part, c.existing, c.wanted) for c in found.changes] == [
+    [difference] = [
+        change for change in compare(BUILT_IN, in_use) if change.rule.name == "QueenrightRecoveryFailed"
+    ]
+    assert [(change.part, change.existing, change.wanted) for change in difference.changes] == [
         ("label severity", "critical", "warning")
     ]
 
@@ -164,12 +169,14 @@ def test_changed_label_is_reported_for_its_rule() -> None:
     ],
 )
 def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], expected: tuple[str, str, str]) -> None:
-    [found] = compare([make_rule()], [make_rule(**parts)])
-    assert [(c.part, c.existing, c.wanted) for c in found.changes] == [expected]
+    [difference] = compare([make_rule()], [make_rule(**parts)])
+    assert [(change.part, change.existing, change.wanted) for change in difference.changes] == [expected]
 
 
 def test_duplicate_rule_is_reported_as_extra() -> None:
-    assert [one.kind for one in compare([make_rule()], [make_rule(), make_rule()])] == ["duplicate"]
+    assert [difference.kind for difference in compare([make_rule()], [make_rule(), make_rule()])] == [
+        "duplicate"
+    ]
 
 
 def test_foreign_rules_are_ignored() -> None:
@@ -210,9 +217,9 @@ def test_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
 def test_file_without_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(text)
-    with pytest.raises(UnreadableRulesError, match=words) as raised:
+    with pytest.raises(UnreadableRulesError, match=words) as error_info:
         read_rule_files([file])
-    assert str(file) in str(raised.value)
+    assert str(file) in str(error_info.value)
 
 
 def test_missing_path_is_named(tmp_path: Path) -> None:
@@ -257,7 +264,7 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
 
 @pytest.mark.parametrize("prometheus", VERSIONS, indirect=True)
 async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.AsyncClient) -> None:
-    """In whichever form it prints expressions."""
+    """Prometheus may print expressions in another form."""
     in_use = parse_rules_response((await prometheus.get("/rules")).json())
 
     assert len(in_use) == len(BUILT_IN)
@@ -295,14 +302,14 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
     ],
 )
 def test_faults_are_found_without_promtool(parts: dict[str, Any], words: str) -> None:
-    [valid] = [faulty for faulty in BUILT_IN if faulty.name == "QueenrightFleetDegraded"]
-    others = [faulty for faulty in BUILT_IN if not faulty.is_alert]
-    assert check_rules([valid, *others]) == []
-    assert any(words in fault for fault in check_rules([replace(valid, **parts), *others]))
+    [valid] = [rule for rule in BUILT_IN if rule.name == "QueenrightFleetDegraded"]
+    other_rules = [rule for rule in BUILT_IN if not rule.is_alert]
+    assert check_rules([valid, *other_rules]) == []
+    assert any(words in fault for fault in check_rules([replace(valid, **parts), *other_rules]))
 
 
 def test_two_alerts_with_equal_labels_are_a_fault() -> None:
-    [valid] = [faulty for faulty in BUILT_IN if faulty.name == "QueenrightWatchdog"]
+    [valid] = [rule for rule in BUILT_IN if rule.name == "QueenrightWatchdog"]
     assert [fault.partition(":")[0] for fault in check_rules([valid, valid])] == ["QueenrightWatchdog"]
 
 
@@ -341,11 +348,14 @@ def test_archive_is_reproducible_and_complete() -> None:
     assert gzip.decompress(data)[:14] == b"queenright-mix"
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         members = tar.getmembers()
-        assert all((m.mtime, m.uid, m.gid, m.mode, m.isfile()) == (0, 0, 0, 0o644, True) for m in members)
-        names = {m.name.removeprefix("queenright-mixin/") for m in members}
+        assert all(
+            (member.mtime, member.uid, member.gid, member.mode, member.isfile()) == (0, 0, 0, 0o644, True)
+            for member in members
+        )
+        names = {member.name.removeprefix("queenright-mixin/") for member in members}
     assert names == set(files)
     assert {"README.md", "alertmanager/alertmanager.yml", "alertmanager/templates/queenright.tmpl"} <= names
-    assert {f"runbooks/{one.name}.md" for one in BUILT_IN if one.is_alert} <= names
+    assert {f"runbooks/{rule.name}.md" for rule in BUILT_IN if rule.is_alert} <= names
     assert {f"grafana/dashboards/{name}" for name in EXTRAS.dashboards} <= names
     assert {f"prometheus/rules/{name}" for name in rule_files(HEALTH)} <= names
     assert any(name.startswith("grafana/provisioning/") for name in names)
@@ -353,27 +363,27 @@ def test_archive_is_reproducible_and_complete() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) -> None:
-    packed = tmp_path / "mixin.tar.gz"
-    packed.write_bytes(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
-    unpack(packed, tmp_path)
+    packed_files = tmp_path / "mixin.tar.gz"
+    packed_files.write_bytes(archive(mixin_files(rule_files(HEALTH), EXTRAS, service_url="http://q")))
+    unpack(packed_files, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     rules = sorted((mixin / "prometheus" / "rules").glob("*.yml"))
 
-    checked = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *rules, version=version)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    result = run("promtool", "check", "rules", "--lint=all", "--lint-fatal", *rules, version=version)
+    assert result.returncode == 0, result.stdout + result.stderr
     config = mixin / "alertmanager" / "alertmanager.yml"
     config.write_text(
         config.read_text().replace("/etc/alertmanager/templates", f"{mixin}/alertmanager/templates")
     )
-    checked = run("amtool", "check-config", config, version=version)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "1 templates" in checked.stdout
+    result = run("amtool", "check-config", config, version=version)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "1 templates" in result.stdout
 
 
 # -- dead man's switch
 
 
-def deadman_url(files: dict[str, str], name: str) -> str:
+def get_deadman_url(files: dict[str, str], name: str) -> str:
     """Return the URL of the Watchdog's receiver in an exported file."""
     complete = yaml.safe_load(files[name])
     config = complete.get("alertmanager", {}).get("config", complete)
@@ -386,8 +396,8 @@ def export_all(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, s
     """Run both exports with an Alertmanager configuration; return their files and output."""
     files, objects_by_name = {}, {}
     for form, name in (("mixin", "mixin.tar.gz"), ("kubernetes", "kubernetes")):
-        out = tmp_path / name
-        result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(out), *words])
+        target = tmp_path / name
+        result = CliRunner().invoke(app, ["rules", "export", "--format", form, "-o", str(target), *words])
         assert result.exit_code == 0, result.output
         objects_by_name[form] = result.stderr
     unpack(tmp_path / "mixin.tar.gz", tmp_path)
@@ -405,17 +415,17 @@ def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.Mo
     url = "https://hc-ping.com/5d2f3c1e"
     files, output = export_all(tmp_path, "--deadman-url", url)
 
-    assert {deadman_url(files, name) for name in files} == {url}
+    assert {get_deadman_url(files, name) for name in files} == {url}
     assert "deadman" not in "".join(output.values())
 
 
 def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queenright itself would look alive, and nothing would raise the alarm."""
+    """Without the URL, Queenright would look alive, and nothing would raise the alarm."""
     monkeypatch.chdir(tmp_path)
     files, output = export_all(tmp_path)
 
     for name, text in files.items():
-        host = httpx.URL(deadman_url(files, name)).host
+        host = httpx.URL(get_deadman_url(files, name)).host
         assert host.endswith(".invalid"), name
         assert "deadman" in host
         # The file has the notice too, for readers who did not see the command's output.
@@ -439,16 +449,16 @@ def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
 def test_configuration_without_a_deadman_url_is_valid_for_amtool(tmp_path: Path, version: str) -> None:
     config = tmp_path / "alertmanager.yml"
     config.write_text(render_config("http://queenright:8420", templates=templates_folder()))
-    checked = run("amtool", "check-config", config, version=version)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    result = run("amtool", "check-config", config, version=version)
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 # -- Kubernetes
 
 
-def kubernetes_objects() -> dict[str, dict[str, Any]]:
-    listed = yaml.safe_load(FOLDER["kustomization.yaml"])["resources"]
-    return {name: yaml.safe_load(FOLDER[name]) for name in listed}
+def list_kubernetes_objects() -> dict[str, dict[str, Any]]:
+    names_in_kustomization = yaml.safe_load(FOLDER["kustomization.yaml"])["resources"]
+    return {name: yaml.safe_load(FOLDER[name]) for name in names_in_kustomization}
 
 
 def assert_keys(value: dict[str, Any], required: set[str], optional: AbstractSet[str] = frozenset()) -> None:
@@ -462,49 +472,52 @@ def test_kustomization_lists_all_objects() -> None:
         "kustomize.config.k8s.io/v1beta1",
         "Kustomization",
     )
-    others = {"kustomization.yaml", "alertmanager-snippet.yaml", "helm-values.yaml"}
-    others |= {"helm-values-alertmanager.yaml", *(f"templates/{name}" for name in EXTRAS.templates)}
-    assert set(kustomization["resources"]) == set(FOLDER) - others
+    other_names = {"kustomization.yaml", "alertmanager-snippet.yaml", "helm-values.yaml"}
+    other_names |= {"helm-values-alertmanager.yaml", *(f"templates/{name}" for name in EXTRAS.templates)}
+    assert set(kustomization["resources"]) == set(FOLDER) - other_names
 
 
 def test_every_object_is_named_labelled_and_small_enough_for_kubectl() -> None:
-    seen = set()
-    for name, one in kubernetes_objects().items():
-        assert_keys(one, {"apiVersion", "kind", "metadata"}, {"spec", "data"})
-        metadata = one["metadata"]
+    identities = set()
+    for name, item in list_kubernetes_objects().items():
+        assert_keys(item, {"apiVersion", "kind", "metadata"}, {"spec", "data"})
+        metadata = item["metadata"]
         assert_keys(metadata, {"name", "namespace", "labels"}, {"annotations"})
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])
         assert metadata["namespace"] == "monitoring"
         assert metadata["labels"]["release"] == "prometheus"
         assert all(isinstance(value, str) for value in metadata["labels"].values())
-        seen.add((one["kind"], metadata["name"]))
+        identities.add((item["kind"], metadata["name"]))
         # kubectl stores a copy of the applied object in an annotation, which is limited to 256 KiB.
-        assert len(json.dumps(one)) < 262_144, name
-    assert len(seen) == len(kubernetes_objects())
+        assert len(json.dumps(item)) < 262_144, name
+    assert len(identities) == len(list_kubernetes_objects())
 
 
 def test_exported_rules_follow_operator_options() -> None:
     """The schema of PrometheusRule, monitoring.coreos.com/v1: its keys, and the form of durations."""
-    one = kubernetes_objects()["prometheusrule.yaml"]
-    assert (one["apiVersion"], one["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-    assert_keys(one["spec"], {"groups"})
-    names = [group["name"] for group in one["spec"]["groups"]]
+    rule_object = list_kubernetes_objects()["prometheusrule.yaml"]
+    assert (rule_object["apiVersion"], rule_object["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
+    assert_keys(rule_object["spec"], {"groups"})
+    names = [group["name"] for group in rule_object["spec"]["groups"]]
     assert len(set(names)) == len(names)
-    for group in one["spec"]["groups"]:
+    for group in rule_object["spec"]["groups"]:
         assert_keys(group, {"name", "rules"}, {"interval", "limit", "labels", "query_offset"})
-        for found in group["rules"]:
-            if "alert" in found:
-                assert_keys(found, {"alert", "expr", "labels", "annotations"}, {"for", "keep_firing_for"})
+        for rule in group["rules"]:
+            if "alert" in rule:
+                assert_keys(rule, {"alert", "expr", "labels", "annotations"}, {"for", "keep_firing_for"})
             else:
-                assert_keys(found, {"record", "expr"}, {"labels"})
-            texts = {**found.get("labels", {}), **found.get("annotations", {}), "expr": found["expr"]}
+                assert_keys(rule, {"record", "expr"}, {"labels"})
+            texts = {**rule.get("labels", {}), **rule.get("annotations", {}), "expr": rule["expr"]}
             assert all(isinstance(text, str) for text in texts.values())
             for part in ("for", "keep_firing_for"):
-                assert DURATION.fullmatch(found.get(part, "0"))
+                assert DURATION.fullmatch(rule.get(part, "0"))
 
 
 def test_monitors_use_the_job_names_of_rules_and_dashboards() -> None:
-    service, pods = kubernetes_objects()["servicemonitor.yaml"], kubernetes_objects()["podmonitor.yaml"]
+    service, pods = (
+        list_kubernetes_objects()["servicemonitor.yaml"],
+        list_kubernetes_objects()["podmonitor.yaml"],
+    )
     assert (service["kind"], pods["kind"]) == ("ServiceMonitor", "PodMonitor")
     assert_keys(service["spec"], {"selector", "endpoints", "namespaceSelector"})
     assert_keys(pods["spec"], {"selector", "podMetricsEndpoints", "namespaceSelector"})
@@ -531,11 +544,11 @@ def test_renamed_job_is_in_rules_and_monitors() -> None:
 
 
 def test_every_dashboard_is_a_config_map_for_grafanas_sidecar() -> None:
-    rows = [one for one in kubernetes_objects().values() if one["kind"] == "ConfigMap"]
+    rows = [row for row in list_kubernetes_objects().values() if row["kind"] == "ConfigMap"]
     assert len(rows) == len(EXTRAS.dashboards)
-    for one in rows:
-        assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
-        [(name, text)] = one["data"].items()
+    for row in rows:
+        assert row["metadata"]["labels"]["grafana_dashboard"] == "1"
+        [(name, text)] = row["data"].items()
         assert text == EXTRAS.dashboards[name.removeprefix("queenright-")]
 
 
@@ -544,14 +557,15 @@ def test_helm_gets_the_same_rules_monitors_and_dashboards() -> None:
     assert_keys(values, {"additionalPrometheusRulesMap", "prometheus", "grafana"})
     assert (
         values["additionalPrometheusRulesMap"]["queenright"]
-        == kubernetes_objects()["prometheusrule.yaml"]["spec"]
+        == list_kubernetes_objects()["prometheusrule.yaml"]["spec"]
     )
     prometheus = values["prometheus"]
     assert_keys(prometheus, {"prometheusSpec", "additionalServiceMonitors", "additionalPodMonitors"})
     [service], [pods] = prometheus["additionalServiceMonitors"], prometheus["additionalPodMonitors"]
-    assert service["endpoints"] == kubernetes_objects()["servicemonitor.yaml"]["spec"]["endpoints"]
+    assert service["endpoints"] == list_kubernetes_objects()["servicemonitor.yaml"]["spec"]["endpoints"]
     assert (
-        pods["podMetricsEndpoints"] == kubernetes_objects()["podmonitor.yaml"]["spec"]["podMetricsEndpoints"]
+        pods["podMetricsEndpoints"]
+        == list_kubernetes_objects()["podmonitor.yaml"]["spec"]["podMetricsEndpoints"]
     )
     boards = values["grafana"]["dashboards"]["queenright"]
     assert {json.loads(board["json"])["uid"] for board in boards.values()} == {
@@ -585,13 +599,13 @@ def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> No
     config = tmp_path / "alertmanager.yml"
     config.write_text(yaml.safe_dump(foreign_receivers))
 
-    checked = run("amtool", "check-config", config, version=version)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    result = run("amtool", "check-config", config, version=version)
+    assert result.returncode == 0, result.stdout + result.stderr
     assert (
         find_receivers(config, version, alertname="NodeDown", severity="critical", source="monitor")
         == "theirs"
     )
-    for alert in (alert_ for group in GROUPS for alert_ in group.rules if isinstance(alert_, Alert)):
+    for alert in (rule for group in GROUPS for rule in group.rules if isinstance(rule, Alert)):
         if alert.name in ("QueenrightFleetDegraded", "QueenrightWatchdog", "QueenrightLoop"):
             labels = {"severity": alert.severity, "source": alert.source}
             receiver = find_receivers(config, version, alertname=alert.name, **labels)
@@ -613,12 +627,12 @@ def test_snippet_has_its_own_slack_url() -> None:
         slack_config for receiver in part["receivers"] for slack_config in receiver.get("slack_configs", ())
     ]
     assert slack
-    assert {one["api_url_file"] for one in slack} == {
+    assert {receiver_config["api_url_file"] for receiver_config in slack} == {
         "/etc/alertmanager/secrets/queenright-alerting/slack_api_url"
     }
     names = {receiver["name"] for receiver in part["receivers"]}
-    used = set(re.findall(r"'receiver': '([^']+)'", str(part["route"])))
-    assert used <= names
+    used_receivers = set(re.findall(r"'receiver': '([^']+)'", str(part["route"])))
+    assert used_receivers <= names
 
 
 def test_snippet_equals_the_part_in_the_full_configuration() -> None:

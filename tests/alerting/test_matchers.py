@@ -44,7 +44,7 @@ SYNTAX = [
 ]
 
 
-def rejected_by_promtool(file: Path, matchers: list[str]) -> set[int]:
+def list_rejected_matchers(file: Path, matchers: list[str]) -> set[int]:
     """Return the indices of the matchers that the real promtool rejects."""
     rules = [{"record": "x", "expr": f"queenright_agents{{{matcher}}}"} for matcher in matchers]
     file.write_text(yaml.safe_dump({"groups": [{"name": "x", "rules": rules}]}))
@@ -52,31 +52,31 @@ def rejected_by_promtool(file: Path, matchers: list[str]) -> set[int]:
     return {int(number) - 1 for number in re.findall(r"rule (\d+),", result.stdout + result.stderr)}
 
 
-@pytest.mark.parametrize(("given", "read"), VALID_MATCHERS)
-def test_valid_matchers_are_accepted(given: str, read: str | None) -> None:
-    matchers = read_matchers(given, "service")
-    assert read is None or matchers == read
+@pytest.mark.parametrize(("matchers_text", "expected"), VALID_MATCHERS)
+def test_valid_matchers_are_accepted(matchers_text: str, expected: str | None) -> None:
+    matchers = read_matchers(matchers_text, "service")
+    assert expected is None or matchers == expected
     assert read_matchers(matchers, "service") == matchers
 
 
-@pytest.mark.parametrize("given", SYNTAX)
-def test_invalid_matchers_are_rejected(given: str) -> None:
-    with pytest.raises(InvalidMatchersError) as raised:
-        read_matchers(given, "service")
-    assert str(raised.value).endswith(".")
+@pytest.mark.parametrize("matchers_text", SYNTAX)
+def test_invalid_matchers_are_rejected(matchers_text: str) -> None:
+    with pytest.raises(InvalidMatchersError) as error_info:
+        read_matchers(matchers_text, "service")
+    assert str(error_info.value).endswith(".")
 
 
 def test_prometheus_agrees_about_valid_matchers(tmp_path: Path) -> None:
     """All matchers are in one file: promtool names every rule that it rejects."""
-    inputs = [given for given, _ in VALID_MATCHERS]
-    read = [read_matchers(given, "service") for given in inputs]
-    rejected = rejected_by_promtool(tmp_path / "rules.yml", [*inputs, *read, *SYNTAX])
+    inputs = [matchers_text for matchers_text, _ in VALID_MATCHERS]
+    parsed_matchers = [read_matchers(matchers_text, "service") for matchers_text in inputs]
+    rejected_indices = list_rejected_matchers(tmp_path / "rules.yml", [*inputs, *parsed_matchers, *SYNTAX])
 
-    assert rejected == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
+    assert rejected_indices == set(range(2 * len(VALID_MATCHERS), 2 * len(VALID_MATCHERS) + len(SYNTAX)))
 
 
 @pytest.mark.parametrize(
-    ("given", "scope", "expected"),
+    ("matchers_text", "scope", "expected"),
     [
         ('__name__="x"', "service", "select the metrics themselves"),
         ('__address__="x"', "worker", "start with __"),
@@ -88,9 +88,9 @@ def test_prometheus_agrees_about_valid_matchers(tmp_path: Path) -> None:
         ("instance=~''", "worker", "nothing would match"),
     ],
 )
-def test_matchers_without_a_target_are_rejected(given: str, scope: Scope, expected: str) -> None:
+def test_matchers_without_a_target_are_rejected(matchers_text: str, scope: Scope, expected: str) -> None:
     with pytest.raises(InvalidMatchersError, match=expected):
-        read_matchers(given, scope)
+        read_matchers(matchers_text, scope)
 
 
 def test_agent_label_is_allowed_for_workers() -> None:

@@ -16,11 +16,11 @@ from queenright.health.findings import FindingKind
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.judge import ticket_policy, wording
 from queenright.judge.settings import RULES
-from tests.alerting.parts import T0, ticket
+from tests.alerting.parts import T0, make_ticket
 
 SETTINGS = AlertingSettings(dashboard_url="https://grafana.example/d/x?var-agent={agent}")
 LOOP = FindingKind.DOOM_LOOP
-FOUND: dict[str, Any] = {
+LOOP_FIELDS: dict[str, Any] = {
     "finding_kind": LOOP,
     "finding_evidence": "search(hive) 5 times with the same result",
     "finding_since": T0 - 600,
@@ -28,13 +28,13 @@ FOUND: dict[str, Any] = {
 }
 
 
-def rules_ticket(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
+def make_rules_ticket(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
     """Return a ticket that the rules wrote and triaged."""
     cause = wording.cause(
-        kind, agent="researcher", node="search", evidence=FOUND["finding_evidence"], since=T0 - 600
+        kind, agent="researcher", node="search", evidence=LOOP_FIELDS["finding_evidence"], since=T0 - 600
     )
-    written = ticket(
-        **FOUND
+    draft_ticket = make_ticket(
+        **LOOP_FIELDS
         | {
             "kind": kind,
             "finding_kind": kind,
@@ -46,16 +46,20 @@ def rules_ticket(kind: FindingKind = LOOP, **changes: object) -> EscalationTicke
             "triaged_by": "queen",
         }
     )
-    result = ticket_policy.analysis(written.model_dump(mode="json"))
-    return written.model_copy(update={"analysis": result, **changes})
+    analysis = ticket_policy.analysis(draft_ticket.model_dump(mode="json"))
+    return draft_ticket.model_copy(update={"analysis": analysis, **changes})
 
 
 def test_finding_uses_the_numbers_of_the_rules_first() -> None:
-    """Regardless of the models' text."""
-    contradicting = ticket(
-        **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
+    """The models' text does not matter."""
+    contradicting_ticket = make_ticket(
+        **LOOP_FIELDS,
+        cause="nothing",
+        analysis="All is well.",
+        suggested_action="Go home.",
+        evidence_snippet="ok",
     )
-    page = build_annotations(contradicting, SETTINGS)
+    page = build_annotations(contradicting_ticket, SETTINGS)
 
     assert page["description"] == (
         "researcher (node search) has been going in circles since 07:50 UTC: search(hive) 5 times with the "
@@ -71,7 +75,7 @@ def test_finding_uses_the_numbers_of_the_rules_first() -> None:
 
 
 def test_models_are_named() -> None:
-    page = build_annotations(ticket(queen_model="anthropic/x", judge_model="openai/y"), SETTINGS)
+    page = build_annotations(make_ticket(queen_model="anthropic/x", judge_model="openai/y"), SETTINGS)
 
     assert page["analysis"].startswith("The queen (anthropic/x) says: ")
     assert "The judge (openai/y) suggests: " in page["suggested_action"]
@@ -79,20 +83,22 @@ def test_models_are_named() -> None:
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
-    page = build_annotations(rules_ticket(kind), SETTINGS)
-    whole = " ".join(page[name] for name in ("description", "suggested_action"))
+    page = build_annotations(make_rules_ticket(kind), SETTINGS)
+    text = " ".join(page[name] for name in ("description", "suggested_action"))
 
     assert "analysis" not in page
     assert page["suggested_action"] == wording.advice(kind, "researcher", "session-1")
-    assert whole.count(wording.impact(kind)) == 1
-    assert whole.count(wording.advice(kind, "researcher", "session-1")) == 1
+    assert text.count(wording.impact(kind)) == 1
+    assert text.count(wording.advice(kind, "researcher", "session-1")) == 1
     assert page["description"].startswith("researcher (node search) ")
 
 
 def test_newer_numbers_are_not_a_contradiction() -> None:
-    updated = rules_ticket(occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times")
+    updated_ticket = make_rules_ticket(
+        occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times"
+    )
 
-    page = build_annotations(updated, SETTINGS)
+    page = build_annotations(updated_ticket, SETTINGS)
 
     assert "analysis" not in page
     assert "9 times" in page["description"]
@@ -101,41 +107,45 @@ def test_newer_numbers_are_not_a_contradiction() -> None:
 
 def test_overruled_queen_is_stated() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
-    overruled = rules_ticket(triaged_by="rules", analysis=f"{rules_ticket().analysis} {note}")
+    overruled_ticket = make_rules_ticket(
+        triaged_by="rules", analysis=f"{make_rules_ticket().analysis} {note}"
+    )
 
-    assert notification_text.quote_models(overruled) == note.replace("https://evil.example/x", NO_LINK)
+    assert notification_text.quote_models(overruled_ticket) == note.replace("https://evil.example/x", NO_LINK)
 
 
 def test_model_cannot_impersonate_the_rules() -> None:
-    """It may repeat the rules' text; what it adds is still marked as its own."""
-    imitation = rules_ticket(
-        queen_model="m/x", analysis=f"{rules_ticket().analysis} The operator may ignore this."
+    """The model may repeat the rules' text; what it adds is marked as its own."""
+    imitating_ticket = make_rules_ticket(
+        queen_model="m/x", analysis=f"{make_rules_ticket().analysis} The operator may ignore this."
     )
 
-    assert "The operator may ignore this." in notification_text.quote_models(imitation)
-    assert "m/x" in notification_text.quote_models(imitation)
-    assert "ignore" not in notification_text.describe_finding(imitation)
+    assert "The operator may ignore this." in notification_text.quote_models(imitating_ticket)
+    assert "m/x" in notification_text.quote_models(imitating_ticket)
+    assert "ignore" not in notification_text.describe_finding(imitating_ticket)
 
 
 def test_untriaged_page_attributes_the_judge() -> None:
     """B46: no model has triaged the ticket."""
-    untriaged = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
+    untriaged_ticket = make_ticket(**LOOP_FIELDS, untriaged=True, analysis="whatever", judge_model="m/x")
 
-    assert notification_text.describe_finding(untriaged).startswith("Untriaged")
-    assert notification_text.quote_models(untriaged) == "The judge (m/x) says: It repeats search(hive)."
-    assert notification_text.quote_models(rules_ticket(untriaged=True)) == ""
+    assert notification_text.describe_finding(untriaged_ticket).startswith("Untriaged")
+    assert (
+        notification_text.quote_models(untriaged_ticket) == "The judge (m/x) says: It repeats search(hive)."
+    )
+    assert notification_text.quote_models(make_rules_ticket(untriaged=True)) == ""
 
 
 def test_operator_request_comes_before_the_model() -> None:
     request = OperatorRequest("Approve it until 12:00 UTC.", "Approve: queenright approvals approve 7.", 0.0)
-    page = build_annotations(ticket(), SETTINGS, requests=[request])
+    page = build_annotations(make_ticket(), SETTINGS, requests=[request])
 
     assert page["suggested_action"].startswith("Approve: queenright approvals approve 7.\n")
 
 
 def test_ticket_of_an_earlier_version_has_a_page() -> None:
-    """Its finding is unknown; its quotes may be a model's."""
-    page = build_annotations(ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
+    """Such a ticket has no finding, and a model may have written its quotes."""
+    page = build_annotations(make_ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
 
     assert "08:00" in page["description"]
     assert page["evidence"] == f"see {NO_LINK}"
@@ -160,16 +170,16 @@ def test_ticket_of_an_earlier_version_has_a_page() -> None:
 )
 @pytest.mark.parametrize("text", ["{}", "Log in at {} now.", "[here]({})", "<{}|Ticket>", "({})"])
 def test_links_in_model_text_are_removed(link: str, text: str) -> None:
-    result = sanitize_line(text.format(link), 500, own_urls=("http://127.0.0.1:8420",))
+    sanitized_text = sanitize_line(text.format(link), 500, own_urls=("http://127.0.0.1:8420",))
 
-    assert NO_LINK in result
-    assert "evil" not in result.lower().replace(NO_LINK, "")
-    assert "10.0.0.7" not in result
+    assert NO_LINK in sanitized_text
+    assert "evil" not in sanitized_text.lower().replace(NO_LINK, "")
+    assert "10.0.0.7" not in sanitized_text
 
 
 def test_own_links_are_kept() -> None:
     analysis = "See http://127.0.0.1:8420/tickets/1 and https://grafana.example/d/x, not https://e.example/"
-    page = build_annotations(ticket(analysis=analysis), SETTINGS)
+    page = build_annotations(make_ticket(analysis=analysis), SETTINGS)
 
     assert "http://127.0.0.1:8420/tickets/1" in page["analysis"]
     assert "https://grafana.example/d/x" in page["analysis"]
@@ -219,7 +229,9 @@ def test_mentions_and_code_blocks_are_neutralized() -> None:
 @given(st.text(max_size=6000))
 def test_page_length_is_bounded(text: str) -> None:
     page = build_annotations(
-        ticket(analysis=text or "x", suggested_action=text or "x", worker_excerpt=text, judge_model=text),
+        make_ticket(
+            analysis=text or "x", suggested_action=text or "x", worker_excerpt=text, judge_model=text
+        ),
         SETTINGS,
     )
 

@@ -16,31 +16,31 @@ from tests.programs import run
 Firing = Mapping[tuple[str, str], tuple[int, int]]
 """The firing alerts with their labels as PromQL: the first and the last minute."""
 
-OUTAGE: Final = "from the tenth minute to the twentieth"
-END: Final = 30
-UP: Final = "1x31"
-UNAVAILABLE: Final = "1x9 0x9 1x12"
-FROZEN: Final = "0+60x9 540x10 1260+60x10"
+OUTAGE_TIME: Final = "from the tenth minute to the twentieth"
+LAST_MINUTE: Final = 30
+ALWAYS_UP: Final = "1x31"
+UNAVAILABLE_FROM_10: Final = "1x9 0x9 1x12"
+FROZEN_FROM_10: Final = "0+60x9 540x10 1260+60x10"
 """Seconds that advance except during the outage and the following minute."""
 
 
-def service_series(labels: str) -> dict[str, str]:
+def make_service_series(labels: str) -> dict[str, str]:
     return {
-        f"queenright_listening{{{labels}}}": UNAVAILABLE,
-        f"queenright_judge_last_check_timestamp_seconds{{{labels}}}": FROZEN,
-        f"queenright_health_checks_total{{{labels}}}": FROZEN,
+        f"queenright_listening{{{labels}}}": UNAVAILABLE_FROM_10,
+        f"queenright_judge_last_check_timestamp_seconds{{{labels}}}": FROZEN_FROM_10,
+        f"queenright_health_checks_total{{{labels}}}": FROZEN_FROM_10,
         f"queenright_workers_evaluated{{{labels}}}": "3x9 0x9 3x12",
-        f"queenright_agents{{{labels}}}": UP,
+        f"queenright_agents{{{labels}}}": ALWAYS_UP,
     }
 
 
-def ended_service_series(labels: str) -> dict[str, str]:
-    return {name: f"{values.partition(' ')[0]} stale" for name, values in service_series(labels).items()} | {
-        f"queenright_agents{{{labels}}}": "1x9 stale"
-    }
+def make_ended_service_series(labels: str) -> dict[str, str]:
+    return {
+        name: f"{values.partition(' ')[0]} stale" for name, values in make_service_series(labels).items()
+    } | {f"queenright_agents{{{labels}}}": "1x9 stale"}
 
 
-def undelivered_series(labels: str) -> dict[str, str]:
+def make_undelivered_series(labels: str) -> dict[str, str]:
     """Return the series of a notification that was written just before the outage."""
     return {
         f"queenright_outbox_pending{{{labels}}}": "0x8 2x11 0x12",
@@ -48,34 +48,38 @@ def undelivered_series(labels: str) -> dict[str, str]:
     }
 
 
-A, B = 'job="queenright", instance="a"', 'job="queenright", instance="b"'
-PROCESSES: Final = {f"up{{{A}}}": UP, f"up{{{B}}}": UP}
+PROCESS_A, PROCESS_B = 'job="queenright", instance="a"', 'job="queenright", instance="b"'
+PROCESSES: Final = {f"up{{{PROCESS_A}}}": ALWAYS_UP, f"up{{{PROCESS_B}}}": ALWAYS_UP}
 STREAM_UP: Final = {
-    f"queenright_cluster_stream_up{{{A}}}": UP,
-    f"queenright_cluster_stream_up{{{B}}}": UP,
+    f"queenright_cluster_stream_up{{{PROCESS_A}}}": ALWAYS_UP,
+    f"queenright_cluster_stream_up{{{PROCESS_B}}}": ALWAYS_UP,
 }
 JOB: Final = 'job="queenright"'
 OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
     "postgresql-one-process": (
-        {f"up{{{A}}}": UP, **service_series(A), **undelivered_series(A)},
         {
-            ("QueenrightNotListening", A): (11, 22),
-            ("QueenrightOutboxStuck", A): (12, 21),
+            f"up{{{PROCESS_A}}}": ALWAYS_UP,
+            **make_service_series(PROCESS_A),
+            **make_undelivered_series(PROCESS_A),
+        },
+        {
+            ("QueenrightNotListening", PROCESS_A): (11, 22),
+            ("QueenrightOutboxStuck", PROCESS_A): (12, 21),
         },
     ),
     "postgresql-cluster": (
         {
             **PROCESSES,
             **STREAM_UP,
-            **service_series(A),
-            **undelivered_series(A),
-            f"queenright_cluster_owner{{{A}}}": UP,
-            f"queenright_cluster_owner{{{B}}}": "0x31",
-            f"queenright_cluster_backlog{{{A}}}": "0x9 100+100x9 0x12",
+            **make_service_series(PROCESS_A),
+            **make_undelivered_series(PROCESS_A),
+            f"queenright_cluster_owner{{{PROCESS_A}}}": ALWAYS_UP,
+            f"queenright_cluster_owner{{{PROCESS_B}}}": "0x31",
+            f"queenright_cluster_backlog{{{PROCESS_A}}}": "0x9 100+100x9 0x12",
         },
         {
-            ("QueenrightNotListening", A): (11, 22),
-            ("QueenrightOutboxStuck", A): (12, 21),
+            ("QueenrightNotListening", PROCESS_A): (11, 22),
+            ("QueenrightOutboxStuck", PROCESS_A): (12, 21),
             ("QueenrightClusterBacklogGrows", JOB): (17, 21),
         },
     ),
@@ -84,35 +88,35 @@ OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
         {
             **PROCESSES,
             **STREAM_UP,
-            **service_series(f'{A}, partition="0"'),
-            **ended_service_series(f'{A}, partition="1"'),
-            f'queenright_cluster_owner{{{A}, partition="0"}}': UP,
-            f'queenright_cluster_owner{{{B}, partition="0"}}': "0x31",
-            f'queenright_cluster_owner{{{A}, partition="1"}}': "1x9 0x21",
-            f'queenright_cluster_owner{{{B}, partition="1"}}': "0x19 1x12",
+            **make_service_series(f'{PROCESS_A}, partition="0"'),
+            **make_ended_service_series(f'{PROCESS_A}, partition="1"'),
+            f'queenright_cluster_owner{{{PROCESS_A}, partition="0"}}': ALWAYS_UP,
+            f'queenright_cluster_owner{{{PROCESS_B}, partition="0"}}': "0x31",
+            f'queenright_cluster_owner{{{PROCESS_A}, partition="1"}}': "1x9 0x21",
+            f'queenright_cluster_owner{{{PROCESS_B}, partition="1"}}': "0x19 1x12",
         },
         {
-            ("QueenrightNotListening", f'{A}, partition="0"'): (11, 22),
+            ("QueenrightNotListening", f'{PROCESS_A}, partition="0"'): (11, 22),
             ("QueenrightClusterWithoutOwner", f'{JOB}, partition="1"'): (11, 20),
         },
     ),
     "nats": (
         {
             **PROCESSES,
-            **service_series(A),
-            f"queenright_cluster_owner{{{A}}}": UP,
-            f"queenright_cluster_owner{{{B}}}": "0x31",
-            f"queenright_cluster_stream_up{{{A}}}": UNAVAILABLE,
-            f"queenright_cluster_stream_up{{{B}}}": UNAVAILABLE,
+            **make_service_series(PROCESS_A),
+            f"queenright_cluster_owner{{{PROCESS_A}}}": ALWAYS_UP,
+            f"queenright_cluster_owner{{{PROCESS_B}}}": "0x31",
+            f"queenright_cluster_stream_up{{{PROCESS_A}}}": UNAVAILABLE_FROM_10,
+            f"queenright_cluster_stream_up{{{PROCESS_B}}}": UNAVAILABLE_FROM_10,
         },
         {("QueenrightClusterStreamDown", JOB): (11, 22)},
     ),
 }
 
 
-def labels_of(alert: tuple[str, str]) -> dict[str, str]:
-    name, own = alert
-    pairs = (pair.split("=") for pair in own.split(", "))
+def parse_labels(alert: tuple[str, str]) -> dict[str, str]:
+    name, own_labels = alert
+    pairs = (pair.split("=") for pair in own_labels.split(", "))
     return {
         "alertname": name,
         "severity": "critical",
@@ -121,16 +125,17 @@ def labels_of(alert: tuple[str, str]) -> dict[str, str]:
     }
 
 
-def promtool_checks(firing: Firing) -> Iterator[dict[str, Any]]:
+def make_promtool_checks(firing: Firing) -> Iterator[dict[str, Any]]:
     """Yield the alerts that promtool should find in each minute, and no others."""
-    for minute in range(END + 1):
-        firing_now = [alert for alert, (first, last) in firing.items() if first <= minute <= last]
+    for minute in range(LAST_MINUTE + 1):
+        firing_alerts = [alert for alert, (first, last) in firing.items() if first <= minute <= last]
         yield {
             "eval_time": f"{minute}m",
             "expr": "count by (alertname, job, instance, partition) "
             '(ALERTS{alertstate="firing", severity!="none"})',
             "exp_samples": [
-                {"labels": f'{{alertname="{name}", {own}}}', "value": 1} for name, own in firing_now
+                {"labels": f'{{alertname="{name}", {own_labels}}}', "value": 1}
+                for name, own_labels in firing_alerts
             ],
         }
 
@@ -145,10 +150,10 @@ def test_ten_minutes_without_postgresql_or_nats_are_one_page(outage: str, tmp_pa
         "evaluation_interval": "30s",
         "tests": [
             {
-                "name": f"{outage}, {OUTAGE}",
+                "name": f"{outage}, {OUTAGE_TIME}",
                 "interval": "1m",
                 "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "promql_expr_test": list(promtool_checks(firing)),
+                "promql_expr_test": list(make_promtool_checks(firing)),
             }
         ],
     }
@@ -156,16 +161,18 @@ def test_ten_minutes_without_postgresql_or_nats_are_one_page(outage: str, tmp_pa
     result = run("promtool", "test", "rules", file)
     assert result.returncode == 0, result.stdout + result.stderr
 
-    for minute in range(END + 1):
-        firing_now = [labels_of(alert) for alert, (first, last) in firing.items() if first <= minute <= last]
-        sent = [
-            one
-            for one in firing_now
+    for minute in range(LAST_MINUTE + 1):
+        firing_alerts = [
+            parse_labels(alert) for alert, (first, last) in firing.items() if first <= minute <= last
+        ]
+        sent_alerts = [
+            alert
+            for alert in firing_alerts
             if not any(
-                is_inhibited_by(rule, other, one)
+                is_inhibited_by(rule, other, alert)
                 for rule in RULES
-                for other in firing_now
-                if other is not one
+                for other in firing_alerts
+                if other is not alert
             )
         ]
-        assert len(sent) == (11 <= minute <= 22)
+        assert len(sent_alerts) == (11 <= minute <= 22)

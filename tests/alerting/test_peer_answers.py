@@ -29,11 +29,11 @@ from queenright.health.store.store import Store
 from tests.alerting.conftest import ServedPeer
 from tests.alerting.parts import T0
 
-Ask = Callable[[AlertmanagerClient, PeerAddress], Coroutine[Any, Any, object]]
+ApiCall = Callable[[AlertmanagerClient, PeerAddress], Coroutine[Any, Any, object]]
 
 ALERT = PostedAlert(labels={"agent": "a"}, annotations={}, starts_at=T0, ends_at=T0 + 60)
 SILENCE = NewSilence(labels={"agent": "a"}, by="ada", comment="c", starts_at=T0, ends_at=T0 + 60)
-LIST_CALLS: dict[str, Ask] = {
+LIST_CALLS: dict[str, ApiCall] = {
     "silences": lambda client, peer: client.silences(peer),
     "alerts": lambda client, peer: client.alerts(peer),
     "status": lambda client, peer: client.status(peer),
@@ -43,9 +43,9 @@ LIST_CALLS: dict[str, Ask] = {
 
 @pytest.fixture
 async def client() -> AsyncIterator[AlertmanagerClient]:
-    one = AlertmanagerClient()
-    yield one
-    await one.aclose()
+    new_client = AlertmanagerClient()
+    yield new_client
+    await new_client.aclose()
 
 
 INVALID_RESPONSES = {
@@ -72,7 +72,7 @@ INVALID_RESPONSES = {
 async def test_invalid_response_is_described(
     peer: ServedPeer, client: AlertmanagerClient, call: str, description: bytes
 ) -> None:
-    peer.peer.says = description
+    peer.peer.response_body = description
 
     with pytest.raises(
         PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
@@ -84,14 +84,14 @@ async def test_invalid_response_is_described(
 async def test_endless_answer_is_read_up_to_a_limit(
     peer: ServedPeer, client: AlertmanagerClient, call: str
 ) -> None:
-    peer.peer.says, peer.peer.endless = b'[{"id":"x"},' * 10_000, True
+    peer.peer.response_body, peer.peer.is_endless = b'[{"id":"x"},' * 10_000, True
 
     async def post_alert(client: AlertmanagerClient, peer: PeerAddress) -> None:
         await client.post_alerts(peer, [ALERT])
 
-    ask: Ask = LIST_CALLS.get(call, post_alert)
+    call_api: ApiCall = LIST_CALLS.get(call, post_alert)
     with pytest.raises(PeerUnavailableError, match=r"answered with more than \d+ KiB"):
-        await ask(client, PeerAddress.parse(peer.url))
+        await call_api(client, PeerAddress.parse(peer.url))
 
 
 async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None:
@@ -102,34 +102,34 @@ async def test_large_response_is_unknown(peer: ServedPeer, store: Store) -> None
         b"[" + b'{"id":"x"},' * 2_000_000 + b"{}]",
         b"[" + b'{"id":"x"},' * 200_000 + b"{}]",
     ):
-        peer.peer.says = oversized_body
+        peer.peer.response_body = oversized_body
         await watch.read_peers()
         assert watch.unknown.startswith(f"{peer.url} answer")
         assert watch.views()[0].answer is None
-    peer.peer.says = b"[]"
+    peer.peer.response_body = b"[]"
     await watch.read_peers()
     assert (watch.unknown, watch.silences()) == ("", [])
     await client.aclose()
 
 
 async def test_compressed_response_is_not_expanded(peer: ServedPeer, client: AlertmanagerClient) -> None:
-    peer.peer.says = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
-    peer.peer.more_headers = [(b"content-encoding", b"gzip")]
+    peer.peer.response_body = gzip.compress(b"[" + b" " * 10 * MAX_LIST_BYTES + b"]")
+    peer.peer.extra_headers = [(b"content-encoding", b"gzip")]
 
     with pytest.raises(PeerUnavailableError, match="lists of silences"):
         await client.silences(PeerAddress.parse(peer.url))
 
 
 async def test_login_page_does_not_accept_alerts(peer: ServedPeer, client: AlertmanagerClient) -> None:
-    """Otherwise nobody would be notified, without any sign of it."""
-    peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
+    """Otherwise nobody would be notified, and nothing would show it."""
+    peer.peer.response_body, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
 
     with pytest.raises(PeerUnavailableError, match="answered with a web page"):
         await client.post_alerts(address, [ALERT])
 
 
-def one_silence(number: int) -> dict[str, Any]:
+def make_silence(number: int) -> dict[str, Any]:
     return {
         "id": str(number),
         "status": {"state": "active"},
@@ -140,12 +140,12 @@ def one_silence(number: int) -> dict[str, Any]:
 
 
 def test_response_with_too_many_items_is_refused() -> None:
-    most = json.dumps([one_silence(number) for number in range(MAX_ITEMS)]).encode()
-    more = json.dumps([one_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
+    longest_list = json.dumps([make_silence(number) for number in range(MAX_ITEMS)]).encode()
+    oversized_list = json.dumps([make_silence(number) for number in range(MAX_ITEMS + 1)]).encode()
 
-    assert len(read_answers(most, b"[]").silences) == MAX_ITEMS
+    assert len(read_answers(longest_list, b"[]").silences) == MAX_ITEMS
     with pytest.raises(InvalidAnswerError, match=f"at most {MAX_ITEMS:,}"):
-        read_answers(more, b"[]")
+        read_answers(oversized_list, b"[]")
 
 
 def test_first_of_several_faults_is_named() -> None:

@@ -46,7 +46,7 @@ async def test_pagerduty_request_gets_pagerdutys_response(
     assert answer.status_code == 202
     assert answer.json() == {"status": "success", "message": "Event processed", "dedup_key": "d"}
     await http.post(ENQUEUE, json={"routing_key": "k" * 32, "event_action": "resolve", "dedup_key": "d"})
-    assert [m.status for m in recorder.messages] == ["firing", "resolved"]
+    assert [message.status for message in recorder.messages] == ["firing", "resolved"]
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ async def test_latest_messages_are_kept_and_reported() -> None:
         for number in range(205):
             await http.post("/slack/x", json={"text": str(number)})
     assert len(lines) == 205
-    assert [m.title for m in recorder.messages] == [str(n) for n in range(5, 205)]
+    assert [message.title for message in recorder.messages] == [str(n) for n in range(5, 205)]
 
 
 async def test_recorder_returns_every_message_after_a_given_count(
     http: httpx.AsyncClient, recorder: Recorder
 ) -> None:
     """`queenright up` with its output in a file prints every page, not only the first 200."""
-    printed: list[str] = []
+    printed_titles: list[str] = []
     for number in range(450):
         await http.post("/slack/services/T/B/X", json={"text": f"page {number}"})
         if number % 7 == 0:
-            printed += [message.title for message in recorder.after(len(printed))]
-    printed += [message.title for message in recorder.after(len(printed))]
+            printed_titles += [message.title for message in recorder.after(len(printed_titles))]
+    printed_titles += [message.title for message in recorder.after(len(printed_titles))]
 
-    assert printed == [f"page {number}" for number in range(450)]
+    assert printed_titles == [f"page {number}" for number in range(450)]
     assert recorder.after(recorder.count) == []

@@ -18,12 +18,18 @@ from queenright.health.findings import Severity
 from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent
-from tests.alerting.parts import ticket
-from tests.alerting.real import RealAlertmanager, queen_alert, real_alertmanager, run_receivers, write_config
+from tests.alerting.parts import make_ticket
+from tests.alerting.real import (
+    RealAlertmanager,
+    make_queen_alert,
+    real_alertmanager,
+    run_receivers,
+    write_config,
+)
 from tests.ports import reserve_port
 from tests.programs import VERSIONS
 
-ENDS = (TicketStatus.RESOLVED, TicketStatus.WORKER_GONE, TicketStatus.DISMISSED)
+END_STATUSES = (TicketStatus.RESOLVED, TicketStatus.WORKER_GONE, TicketStatus.DISMISSED)
 
 
 async def publish(*events: AgentEvent) -> None: ...
@@ -39,15 +45,15 @@ async def write_and_deliver(
     """Write a change of a ticket, and let a service that has just started deliver it."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     now = at or time.time()
-    more = {name: changes.pop(name) for name in ("earlier_tickets", "hold_seconds") if name in changes}
+    options = {name: changes.pop(name) for name in ("earlier_tickets", "hold_seconds") if name in changes}
     if changes:
-        await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now, **more))
+        await store.transact(lambda conn: enqueue(conn, make_ticket(**changes), settings, now, **options))
     client = AlertmanagerClient()
     await make_outbox(store, client, settings).deliver_due(now)
     await client.aclose()
 
 
-@pytest.mark.parametrize("status", ENDS)
+@pytest.mark.parametrize("status", END_STATUSES)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
     tmp_path: Path, store: Store, version: str, status: TicketStatus
@@ -59,38 +65,44 @@ async def test_end_before_a_stop_is_sent_and_later_ticket_fires(
     agent and cause must not look like the notified alert.
     """
     with reserve_port() as port:
-        async with run_receivers() as everybody:
-            received = everybody.recorder.messages
+        async with run_receivers() as receivers:
+            messages = receivers.recorder.messages
 
-            def messages_on(channel: str) -> list[RecordedMessage]:
-                return [m for m in received if m.channel == channel]
+            def list_messages(channel: str) -> list[RecordedMessage]:
+                return [message for message in messages if message.channel == channel]
 
-            slow = write_config(tmp_path / "slow", everybody, group_interval="10m")
-            async with real_alertmanager(tmp_path, everybody, version, config=slow, port=port) as first:
+            slow_config = write_config(tmp_path / "slow", receivers, group_interval="10m")
+            async with real_alertmanager(
+                tmp_path, receivers, version, config=slow_config, port=port
+            ) as first:
                 await write_and_deliver(store, first, ticket_id="t1")
-                await first.until(lambda: len(received) == 2, "the first ticket on both channels")
+                await first.wait_until(lambda: len(messages) == 2, "the first ticket on both channels")
                 await write_and_deliver(store, first, ticket_id="t1", status=status)
-            assert len(received) == 2
-            async with real_alertmanager(tmp_path, everybody, version, port=port) as second:
+            assert len(messages) == 2
+            async with real_alertmanager(tmp_path, receivers, version, port=port) as second:
                 await write_and_deliver(store, second, ticket_id="t2", session_id="session-2")
-                await second.until(
-                    lambda: len(messages_on("pagerduty")) == 3, "the first's end and the second ticket"
+                await second.wait_until(
+                    lambda: len(list_messages("pagerduty")) == 3, "the first's end and the second ticket"
                 )
-                await second.until(
-                    lambda: any(m.status == "firing" for m in messages_on("slack")[1:]),
+                await second.wait_until(
+                    lambda: any(message.status == "firing" for message in list_messages("slack")[1:]),
                     "the second ticket in Slack",
                 )
 
-            [one, *rest] = [(m.status, m.body["dedup_key"]) for m in messages_on("pagerduty")]
-            assert one[0] == "firing"
-            assert ("resolved", one[1]) in rest
-            [(status_of_other, other)] = [remaining for remaining in rest if remaining[1] != one[1]]
+            [first_key, *other_keys] = [
+                (message.status, message.body["dedup_key"]) for message in list_messages("pagerduty")
+            ]
+            assert first_key[0] == "firing"
+            assert ("resolved", first_key[1]) in other_keys
+            [(status_of_other, other)] = [
+                remaining for remaining in other_keys if remaining[1] != first_key[1]
+            ]
             assert status_of_other == "firing"
-            assert other != one[1]
-            assert messages_on("slack")[0].status == messages_on("slack")[-1].status == "firing"
+            assert other != first_key[1]
+            assert list_messages("slack")[0].status == list_messages("slack")[-1].status == "firing"
 
 
-@pytest.mark.parametrize("status", ENDS)
+@pytest.mark.parametrize("status", END_STATUSES)
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_end_before_an_unnoticed_restart_is_sent_once(
     tmp_path: Path, store: Store, version: str, status: TicketStatus
@@ -98,32 +110,34 @@ async def test_end_before_an_unnoticed_restart_is_sent_once(
     """B124: nothing is due while Alertmanager is unavailable, so no request to it fails."""
     async with contextlib.AsyncExitStack() as stack:
         port = stack.enter_context(reserve_port())
-        everybody = await stack.enter_async_context(run_receivers())
-        received = everybody.recorder.messages
+        receivers = await stack.enter_async_context(run_receivers())
+        messages = receivers.recorder.messages
         settings = AlertingSettings(alertmanager_urls=(f"http://127.0.0.1:{port}",))
         client = AlertmanagerClient()
         stack.push_async_callback(client.aclose)
         outbox = make_outbox(store, client, settings)
 
         async def write(now: float, **changes: Any) -> None:
-            await store.transact(lambda conn: enqueue(conn, ticket(**changes), settings, now))
+            await store.transact(lambda conn: enqueue(conn, make_ticket(**changes), settings, now))
             await outbox.deliver_due(now)
 
-        slow = write_config(tmp_path / "slow", everybody, group_interval="10m")
-        async with real_alertmanager(tmp_path, everybody, version, config=slow, port=port) as first:
+        slow_config = write_config(tmp_path / "slow", receivers, group_interval="10m")
+        async with real_alertmanager(tmp_path, receivers, version, config=slow_config, port=port) as first:
             await write(time.time())
-            await first.until(lambda: len(received) == 2, "the ticket on both channels")
+            await first.wait_until(lambda: len(messages) == 2, "the ticket on both channels")
             await write(time.time(), status=status)
-        assert len(received) == 2
+        assert len(messages) == 2
 
-        async with real_alertmanager(tmp_path, everybody, version, port=port) as second:
+        async with real_alertmanager(tmp_path, receivers, version, port=port) as second:
             for minute in range(1, 4):
                 await outbox.deliver_due(time.time() + 61 * minute)
-            await second.until(lambda: len(received) == 4, "the end on both channels")
-            await client.post_alerts(second.address, [queen_alert("warning", agent="marker")])
-            await second.until(lambda: any("marker" in one.title for one in received), "the marker")
-        ends = [m.channel for m in received if m.status == "resolved"]
-        assert sorted(ends) == ["pagerduty", "slack"]
+            await second.wait_until(lambda: len(messages) == 4, "the end on both channels")
+            await client.post_alerts(second.address, [make_queen_alert("warning", agent="marker")])
+            await second.wait_until(
+                lambda: any("marker" in message.title for message in messages), "the marker"
+            )
+        end_channels = [message.channel for message in messages if message.status == "resolved"]
+        assert sorted(end_channels) == ["pagerduty", "slack"]
         assert outbox.status().peers[0].ok
 
 
@@ -132,7 +146,7 @@ async def test_less_severe_alert_of_a_risen_incident_sends_no_false_all_clear(
     tmp_path: Path, store: Store, is_held: bool
 ) -> None:
     """B37, B124: a ticket with a higher severity joins; Alertmanager and the service restart twice."""
-    ended: dict[str, Any] = {
+    ended_fields: dict[str, Any] = {
         "ticket_id": "t1",
         "severity": Severity.MEDIUM,
         "status": TicketStatus.WORKER_GONE,
@@ -143,59 +157,70 @@ async def test_less_severe_alert_of_a_risen_incident_sends_no_false_all_clear(
         "earlier_tickets": ["t1"],
     }
     start = time.time() - 7200
-    reminded = joined_incident | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
+    reminder_fields = joined_incident | {"reminders": 1, "notified_at": start, "bumped_at": start + 3600}
     with reserve_port() as port:
-        async with run_receivers() as everybody:
-            received = everybody.recorder.messages
-            async with real_alertmanager(tmp_path, everybody, port=port) as first:
+        async with run_receivers() as receivers:
+            messages = receivers.recorder.messages
+            async with real_alertmanager(tmp_path, receivers, port=port) as first:
                 await write_and_deliver(store, first, ticket_id="t1", severity=Severity.MEDIUM)
-                await first.until(lambda: len(received) == 1, "the less severe alert")
+                await first.wait_until(lambda: len(messages) == 1, "the less severe alert")
                 if is_held:
-                    await write_and_deliver(store, first, hold_seconds=0.5, **ended)
+                    await write_and_deliver(store, first, hold_seconds=0.5, **ended_fields)
                 await write_and_deliver(store, first, **joined_incident)
-                await first.until(lambda: any(m.channel == "pagerduty" for m in received), "the greater")
+                await first.wait_until(
+                    lambda: any(message.channel == "pagerduty" for message in messages),
+                    "the more severe alert",
+                )
                 if not is_held:
-                    await write_and_deliver(store, first, **ended)
+                    await write_and_deliver(store, first, **ended_fields)
                 await wait_for_flush(first, "marker-1")
                 await write_and_deliver(store, first)
                 await wait_for_flush(first, "marker-2")
-            async with real_alertmanager(tmp_path, everybody, port=port) as second:
+            async with real_alertmanager(tmp_path, receivers, port=port) as second:
                 await write_and_deliver(store, second)
                 await wait_for_flush(second, "marker-3")
-                await write_and_deliver(store, second, **reminded)
+                await write_and_deliver(store, second, **reminder_fields)
                 await wait_for_flush(second, "marker-4")
-            async with real_alertmanager(tmp_path, everybody, port=port) as third:
+            async with real_alertmanager(tmp_path, receivers, port=port) as third:
                 await write_and_deliver(store, third)
                 await wait_for_flush(third, "marker-5")
                 await wait_for_flush(third, "marker-6")
-            assert any("First reminder" in m.title for m in received)
-            assert not [m for m in received if m.status == "resolved"]
+            assert any("First reminder" in message.title for message in messages)
+            assert not [message for message in messages if message.status == "resolved"]
 
 
 async def wait_for_flush(alertmanager: RealAlertmanager, marker: str) -> None:
     """Wait until Alertmanager has evaluated every group once more."""
     client = AlertmanagerClient()
-    await client.post_alerts(alertmanager.address, [queen_alert("warning", agent=marker)])
+    await client.post_alerts(alertmanager.address, [make_queen_alert("warning", agent=marker)])
     await client.aclose()
-    await alertmanager.until(lambda: any(marker in m.title for m in alertmanager.recorder.messages), marker)
+    await alertmanager.wait_until(
+        lambda: any(marker in message.title for message in alertmanager.recorder.messages), marker
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_days_of_downtime_cause_no_false_resolve(tmp_path: Path, store: Store, version: str) -> None:
     """An alert outlives its last repeat by a week, and the service's restart sends nothing again."""
     async with (
-        run_receivers() as everybody,
-        real_alertmanager(tmp_path, everybody, version) as alertmanager,
+        run_receivers() as receivers,
+        real_alertmanager(tmp_path, receivers, version) as alertmanager,
     ):
-        received = everybody.recorder.messages
+        messages = receivers.recorder.messages
         # As if it was last repeated six days ago.
         await write_and_deliver(store, alertmanager, ticket_id="t1", at=time.time() - 6 * 86_400)
-        await alertmanager.until(lambda: len(received) == 2, "the ticket on both channels")
+        await alertmanager.wait_until(lambda: len(messages) == 2, "the ticket on both channels")
         for marker in ("one", "another"):
             client = AlertmanagerClient()
-            await client.post_alerts(alertmanager.address, [queen_alert("warning", agent=marker)])
+            await client.post_alerts(alertmanager.address, [make_queen_alert("warning", agent=marker)])
             await client.aclose()
-            await alertmanager.until(lambda m=marker: any(m in one.title for one in received), marker)  # type: ignore[misc]  # mypy cannot infer a lambda's default
+            await alertmanager.wait_until(
+                lambda marker=marker: any(marker in message.title for message in messages),  # type: ignore[misc]  # mypy cannot infer a lambda's default
+                marker,
+            )
             await write_and_deliver(store, alertmanager)
 
-        assert [m.status for m in received if "researcher" in m.title] == ["firing", "firing"]
+        assert [message.status for message in messages if "researcher" in message.title] == [
+            "firing",
+            "firing",
+        ]

@@ -27,27 +27,29 @@ from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.ops.programs import find_program
 
 FILES = sorted(rules_folder().glob("*.yml"))
-RULES = [r for f in FILES for g in yaml.safe_load(f.read_text())["groups"] for r in g["rules"]]
+RULES = [
+    rule for file in FILES for group in yaml.safe_load(file.read_text())["groups"] for rule in group["rules"]
+]
 ALERTS = [rule for rule in RULES if "alert" in rule]
 RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 SUFFIXES = ("_bucket", "_count", "_sum")
 HEALTH = HealthSettings()
 
 
-def rule_id(rule: dict[str, Any]) -> str:
+def make_rule_id(rule: dict[str, Any]) -> str:
     return f"{rule['alert']}-{rule['labels'].get('ticket_severity', '')}".rstrip("-")
 
 
 def is_known(metric: str) -> bool:
     if metric in names.METRICS or metric in RECORDED or metric == "up":
         return True
-    base = next((metric.removesuffix(s) for s in SUFFIXES if metric.endswith(s)), "")
+    base = next((metric.removesuffix(suffix) for suffix in SUFFIXES if metric.endswith(suffix)), "")
     return base in names.METRICS and names.METRICS[base].kind == "histogram"
 
 
 def find_metrics(expr: str) -> set[str]:
-    bare = re.sub(r'"[^"]*"', '""', expr)
-    return set(re.findall(r"(?<![\w:{,])((?:[a-z_]+:)?queenright_[a-z0-9_:]+|up)\b", bare))
+    expr_without_texts = re.sub(r'"[^"]*"', '""', expr)
+    return set(re.findall(r"(?<![\w:{,])((?:[a-z_]+:)?queenright_[a-z0-9_:]+|up)\b", expr_without_texts))
 
 
 def run_promtool(*arguments: object) -> str:
@@ -62,15 +64,15 @@ def test_every_rule_is_valid_for_promtool() -> None:
     assert run_promtool("check", "rules", *FILES) == ""
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or make_rule_id(rule))
 def test_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
     parse(rule["expr"])
-    found = find_metrics(rule["expr"])
-    assert found or rule.get("alert") == "QueenrightWatchdog"
-    assert {name for name in found if not is_known(name)} == set()
+    metrics = find_metrics(rule["expr"])
+    assert metrics or rule.get("alert") == "QueenrightWatchdog"
+    assert {name for name in metrics if not is_known(name)} == set()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or make_rule_id(rule))
 def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         if metric not in names.METRICS:
@@ -79,7 +81,7 @@ def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
         assert labels <= {*names.METRICS[metric].labels, names.PARTITION_LABEL}
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
+@pytest.mark.parametrize("rule", ALERTS, ids=make_rule_id)
 def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"Queenright[A-Z][A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
@@ -95,7 +97,7 @@ def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
     assert "for" in rule or rule["alert"] == "QueenrightWatchdog"
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
+@pytest.mark.parametrize("rule", ALERTS, ids=make_rule_id)
 def test_alert_has_a_runbook(rule: dict[str, Any]) -> None:
     text = read_runbook(rule["alert"]) or ""
     headings = re.findall(r"^## (.+)$", text, re.M)
@@ -123,7 +125,7 @@ def test_unknown_command_in_a_description_is_detected() -> None:
             check_command(line)
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
+@pytest.mark.parametrize("rule", ALERTS, ids=make_rule_id)
 def test_runbook_commands_and_links_exist(rule: dict[str, Any]) -> None:
     text = read_runbook(rule["alert"]) or ""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
@@ -146,27 +148,27 @@ RECEIVERS = {
 }
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
+@pytest.mark.parametrize("rule", ALERTS, ids=make_rule_id)
 def test_alert_reaches_its_audience(rule: dict[str, Any]) -> None:
     program = find_program("amtool")
     assert program is not None, "this test needs the amtool program: `make test` fetches it"
     config = alertmanager_folder() / "alertmanager.yml"
-    result = {"alertname": rule["alert"], "cluster": "default", **rule["labels"]}
-    labels = [f"{name}={value}" for name, value in result.items() if "{{" not in value]
-    done = subprocess.run(
+    alert_labels = {"alertname": rule["alert"], "cluster": "default", **rule["labels"]}
+    labels = [f"{name}={value}" for name, value in alert_labels.items() if "{{" not in value]
+    routing = subprocess.run(
         [program, "config", "routes", "test", f"--config.file={config}", *labels],
         text=True,
         capture_output=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == RECEIVERS[result["source"], result["severity"]]
+    assert routing.returncode == 0, routing.stderr
+    assert routing.stdout.strip() == RECEIVERS[alert_labels["source"], alert_labels["severity"]]
 
 
 def test_failed_recovery_pages_once_through_its_ticket() -> None:
     """B72: after the last attempt a person is notified, through the channels of the settings."""
     monitor = HealthMonitor(HEALTH)
-    ended = AgentEvent(
+    failure_event = AgentEvent(
         type=EventType.RECOVERY_FAILED,
         time=10.0,
         agent_id="bee",
@@ -174,7 +176,7 @@ def test_failed_recovery_pages_once_through_its_ticket() -> None:
         incarnation_id="one",
         data={"exhausted": True, "reason": "3 attempts failed"},
     )
-    monitor.apply(ended, 10.0)
+    monitor.apply(failure_event, 10.0)
     worker = monitor.get("bee", "s")
     assert worker is not None
     finding = detect_recovery_failed(worker.vitals, HEALTH, 10.0)
@@ -218,12 +220,12 @@ def test_shared_metrics_are_selected_in_both_scopes(metric: names.MetricName) ->
 
 
 def test_restart_from_the_beginning_is_notified() -> None:
-    """B74: even though work continues; the message says where to find details."""
+    """B74: a person is notified even though work continues; the message says where to find details."""
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
     assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
     assert RECEIVERS[rule["labels"]["source"], rule["labels"]["severity"]] == "on-call-slack"
-    for place in ("queenright recoveries", "the console", "queenright interventions"):
-        assert place in rule["annotations"]["description"]
+    for source in ("queenright recoveries", "the console", "queenright interventions"):
+        assert source in rule["annotations"]["description"]
 
 
 def test_descriptions_name_commands_and_no_api_paths() -> None:
@@ -253,14 +255,16 @@ def test_thresholds_equal_those_of_the_detectors(name: str, threshold: str) -> N
 
 def test_bands_equal_those_of_the_detectors() -> None:
     bands = {
-        r["labels"]["ticket_severity"]: r["expr"] for r in ALERTS if r["alert"] == "QueenrightRetryStorm"
+        alert_rule["labels"]["ticket_severity"]: alert_rule["expr"]
+        for alert_rule in ALERTS
+        if alert_rule["alert"] == "QueenrightRetryStorm"
     }
-    found = {band: re.findall(r"(?:>=|<) (\d+)", expr) for band, expr in bands.items()}
-    b = HEALTH.bands
-    assert found == {
-        "medium": [str(b.medium), str(b.high)],
-        "high": [str(b.high), str(b.critical)],
-        "critical": [str(b.critical)],
+    limits = {band: re.findall(r"(?:>=|<) (\d+)", expr) for band, expr in bands.items()}
+    bands_settings = HEALTH.bands
+    assert limits == {
+        "medium": [str(bands_settings.medium), str(bands_settings.high)],
+        "high": [str(bands_settings.high), str(bands_settings.critical)],
+        "critical": [str(bands_settings.critical)],
     }
 
 
@@ -269,7 +273,7 @@ def test_monitor_is_blind_after_two_sweeps_missed() -> None:
     assert rule["for"] == f"{2 * HEALTH.health_check.interval_seconds / 60:g}m"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.get("record") or make_rule_id(rule))
 def test_counters_use_a_rate_over_four_scrapes(rule: dict[str, Any]) -> None:
     for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\d+)m\]", rule["expr"]):
         assert int(window) * 60 >= 4 * 15

@@ -22,41 +22,41 @@ from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from tests.alerting.promtool_tests import (
     Rule,
-    alert_id,
-    all_alerts,
-    all_rules,
-    distinguishing_labels,
+    get_distinguishing_labels,
+    list_alerts,
+    list_rules,
+    make_alert_id,
     to_seconds,
 )
 from tests.programs import VERSIONS, run
 from tests.promql import list_kept_labels
 
-RULES, ALERTS = all_rules(), all_alerts()
+RULES, ALERTS = list_rules(), list_alerts()
 RECORDED = [rule for rule in RULES if "record" in rule]
 SCRAPE = 15
 
 
-def rule_name(rule: Rule) -> str:
-    return str(rule["record"]) if "record" in rule else alert_id(rule)
+def get_rule_name(rule: Rule) -> str:
+    return str(rule["record"]) if "record" in rule else make_alert_id(rule)
 
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=rule_name)
-each_alert = pytest.mark.parametrize("rule", ALERTS, ids=alert_id)
-each_record = pytest.mark.parametrize("rule", RECORDED, ids=rule_name)
+each_rule = pytest.mark.parametrize("rule", RULES, ids=get_rule_name)
+each_alert = pytest.mark.parametrize("rule", ALERTS, ids=make_alert_id)
+each_record = pytest.mark.parametrize("rule", RECORDED, ids=get_rule_name)
 
 
 @each_alert
 def test_alert_has_summary_description_and_links(rule: Rule) -> None:
-    result = rule["annotations"]
-    assert set(result) == {"summary", "description", "runbook_url", "dashboard_url"}
-    assert result["description"].endswith((".", "list", "list --open"))
-    assert "$value" not in str(rule["labels"]) + result["summary"]
+    annotations = rule["annotations"]
+    assert set(annotations) == {"summary", "description", "runbook_url", "dashboard_url"}
+    assert annotations["description"].endswith((".", "list", "list --open"))
+    assert "$value" not in str(rule["labels"]) + annotations["summary"]
 
 
 def test_alerts_of_one_name_have_one_summary() -> None:
     for rule in ALERTS:
-        same = {other["annotations"]["summary"] for other in ALERTS if other["alert"] == rule["alert"]}
-        assert len(same) == 1, rule["alert"]
+        summaries = {other["annotations"]["summary"] for other in ALERTS if other["alert"] == rule["alert"]}
+        assert len(summaries) == 1, rule["alert"]
 
 
 @each_alert
@@ -87,9 +87,9 @@ DOES_NOT_FLAP = {
 
 
 def test_flapping_alerts_keep_firing() -> None:
-    keeping = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
-    assert keeping | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
-    assert not keeping & set(DOES_NOT_FLAP)
+    keeping_alerts = {rule["alert"] for rule in ALERTS if "keep_firing_for" in rule}
+    assert keeping_alerts | set(DOES_NOT_FLAP) == {rule["alert"] for rule in ALERTS}
+    assert not keeping_alerts & set(DOES_NOT_FLAP)
 
 
 def test_only_fleet_and_monitor_alerts_page() -> None:
@@ -104,18 +104,20 @@ def test_burn_rate_has_four_speeds_with_two_windows(
 ) -> None:
     pairs = [(speed.factor, speed.short, speed.long) for speed in SPEEDS]
     assert pairs == [(14.4, "5m", "1h"), (6, "30m", "6h"), (3, "2h", "1d"), (1, "6h", "3d")]
-    burning = [rule for rule in ALERTS if rule["alert"] == objective.alert]
-    assert [distinguishing_labels(rule)["window"] for rule in burning] == ["1h", "6h", "1d", "3d"]
-    for rule, (factor, short, long) in zip(burning, pairs, strict=True):
-        assert f"ratio_rate{short} " in rule["expr"]
-        assert f"ratio_rate{long} " in rule["expr"]
-        assert re.search(rf"{to_seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
-        limits = burn_limits(rule)
+    burn_rules = [rule for rule in ALERTS if rule["alert"] == objective.alert]
+    assert [get_distinguishing_labels(rule)["window"] for rule in burn_rules] == ["1h", "6h", "1d", "3d"]
+    for rule, (factor, short_window, long_window) in zip(burn_rules, pairs, strict=True):
+        assert f"ratio_rate{short_window} " in rule["expr"]
+        assert f"ratio_rate{long_window} " in rule["expr"]
+        assert re.search(
+            rf"{to_seconds(long_window):g} \* avg_over_time\([\w:]+\[{long_window}\]\) >= \d+", rule["expr"]
+        )
+        limits = parse_burn_limits(rule)
         assert limits == pytest.approx([compute_burn_threshold(objective.budget, factor)] * 2)
         assert all(0 < limit < 1 for limit in limits), "it could never fire"
 
 
-def burn_limits(rule: Rule) -> list[float]:
+def parse_burn_limits(rule: Rule) -> list[float]:
     """Return the thresholds of a burn rate: a multiple of the budget, or a power."""
     powers = re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])
     multiples = re.findall(r"> ([\d.]+) \* ([\d.]+)", rule["expr"])
@@ -136,10 +138,10 @@ def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
 
 def test_faster_burn_is_more_urgent_and_needs_more() -> None:
     for name in {rule["alert"] for rule in ALERTS if rule["alert"].endswith("Burn")}:
-        burning = [rule for rule in ALERTS if rule["alert"] == name]
-        limits = [burn_limits(rule)[0] for rule in burning]
+        burn_rules = [rule for rule in ALERTS if rule["alert"] == name]
+        limits = [parse_burn_limits(rule)[0] for rule in burn_rules]
         assert all(faster > slower for faster, slower in pairwise(limits))
-        assert [rule["labels"]["severity"] for rule in burning] == ["critical"] * 2 + ["warning"] * 2
+        assert [rule["labels"]["severity"] for rule in burn_rules] == ["critical"] * 2 + ["warning"] * 2
 
 
 @each_record
@@ -152,9 +154,13 @@ def test_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
     if level == "cluster":
         assert list_kept_labels(rule["expr"]) <= {"le"}
     else:
-        by = {part for found in re.findall(r"by \(([^)]*)\)", rule["expr"]) for part in found.split(", ")}
-        wanted = {"agent", *(["job", "instance"] if "instance" in level else [])}
-        assert wanted | ({level.rpartition("_")[2]} & {"verdict", "outcome"}) <= by | {
+        by_labels = {
+            part
+            for by_clause in re.findall(r"by \(([^)]*)\)", rule["expr"])
+            for part in by_clause.split(", ")
+        }
+        expected_labels = {"agent", *(["job", "instance"] if "instance" in level else [])}
+        assert expected_labels | ({level.rpartition("_")[2]} & {"verdict", "outcome"}) <= by_labels | {
             "agent",
             "job",
             "instance",
@@ -167,24 +173,24 @@ def test_every_aggregation_names_its_labels(rule: Rule) -> None:
     assert "without" not in rule["expr"]
     for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
         # Aggregates about one agent name it; those about the fleet or the monitor may be one number.
-        about_all = rule.get("labels", {}).get("source") == "monitor"
-        single = rule.get("record", "").startswith("cluster:") or about_all
-        assert clause != "(" or single, f"{function} over everything in {rule_name(rule)}"
+        is_about_all = rule.get("labels", {}).get("source") == "monitor"
+        single_number = rule.get("record", "").startswith("cluster:") or is_about_all
+        assert clause != "(" or single_number, f"{function} over everything in {get_rule_name(rule)}"
 
 
 @each_rule
 def test_share_divides_two_sums(rule: Rule) -> None:
     for match in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
-        assert "/" not in read_bracketed(rule["expr"][match.end() :]), rule_name(rule)
+        assert "/" not in read_bracketed(rule["expr"][match.end() :]), get_rule_name(rule)
 
 
 def read_bracketed(text: str) -> str:
     """Return the text up to the closing bracket."""
     depth = 1
-    for place, letter in enumerate(text):
+    for index, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
         if not depth:
-            return text[:place]
+            return text[:index]
     raise AssertionError(f"no bracket closes {text}")
 
 
@@ -195,8 +201,8 @@ def test_counters_are_read_only_by_rates_over_four_scrapes(rule: Rule) -> None:
     counters = [metric.name for metric in names.METRICS.values() if metric.kind == "counter"]
     for name in counters:
         for before in re.findall(rf"(\w*\(?){name}\b(?!\S* (?:unless|offset))", rule["expr"]):
-            born = f"unless {name}" in rule["expr"]
-            assert before in ("rate(", "increase(") or born, (rule_name(rule), before)
+            first_increase = f"unless {name}" in rule["expr"]
+            assert before in ("rate(", "increase(") or first_increase, (get_rule_name(rule), before)
 
 
 @each_rule
@@ -207,11 +213,11 @@ def test_quantile_uses_one_summed_distribution(rule: Rule) -> None:
 
 @each_rule
 def test_rules_use_no_id_labels(rule: Rule) -> None:
-    result = rule["expr"] + str(rule.get("labels", ""))
-    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", result)
+    rule_text = rule["expr"] + str(rule.get("labels", ""))
+    assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", rule_text)
 
 
-def exposed_values() -> dict[str, dict[str, set[str]]]:
+def list_exposed_values() -> dict[str, dict[str, set[str]]]:
     """Return the series of a service and of a worker with some activity: metric, label, values."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)
@@ -219,21 +225,21 @@ def exposed_values() -> dict[str, dict[str, set[str]]]:
     agent = WorkerFamilies.of(registry).acquire("agent")
     for verdict in ("accept", "retry", "continue", "escalate", "error"):
         agent.count_step("plan", verdict, 1.0, None)
-    found: dict[str, dict[str, set[str]]] = {}
+    values_by_metric: dict[str, dict[str, set[str]]] = {}
     for family in registry.collect():
         for sample in family.samples:
-            labels = found.setdefault(sample.name, {})
+            labels = values_by_metric.setdefault(sample.name, {})
             for label, value in sample.labels.items():
                 labels.setdefault(label, set()).add(value)
-    return found
+    return values_by_metric
 
 
 VALUES: dict[str, dict[str, set[str]]] = {
     "queenright_judge_checks_total": {"outcome": {"unknown"}},
     "queenright_llm_fallbacks_total": {"reason": {"budget"}},
     "queenright_notifications_total": {"outcome": {"delivered", "retried", "failed"}},
-    "queenright_worker_waiting": {"reason": {str(one) for one in names.WaitingReason}},
-    "queenright_worker_tool_calls_total": {"outcome": {str(one) for one in names.ToolOutcome}},
+    "queenright_worker_waiting": {"reason": {str(reason) for reason in names.WaitingReason}},
+    "queenright_worker_tool_calls_total": {"outcome": {str(outcome) for outcome in names.ToolOutcome}},
     "queenright_circuit_breaker_state": {"state": {"closed", "open", "half_open"}},
     "queenright_time_to_intervention_seconds_bucket": {"le": {"300.0"}},
 }
@@ -242,15 +248,18 @@ VALUES: dict[str, dict[str, set[str]]] = {
 
 @each_rule
 def test_label_values_in_rules_exist(rule: Rule) -> None:
-    exposed = exposed_values()
+    exposed_metrics = list_exposed_values()
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         for label, operator, value in re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', selector):
             if label == names.PARTITION_LABEL:
                 continue  # Each partition of a cluster adds this label.
-            possible = exposed.get(metric, {}).get(label, set()) | VALUES.get(metric, {}).get(label, set())
-            for one in value.split("|") if "~" in operator else [value]:
-                assert one in possible, (
-                    f"{rule_name(rule)}: {metric} never has {label}={one!r}, only {sorted(possible)}"
+            possible = exposed_metrics.get(metric, {}).get(label, set()) | VALUES.get(metric, {}).get(
+                label, set()
+            )
+            for alternative in value.split("|") if "~" in operator else [value]:
+                assert alternative in possible, (
+                    f"{get_rule_name(rule)}: {metric} never has {label}={alternative!r}, "
+                    f"only {sorted(possible)}"
                 )
 
 
@@ -266,13 +275,13 @@ def test_ages_are_compared_with_seconds() -> None:
 
 
 def test_files_match_the_default_settings() -> None:
-    written = [
+    file_groups = [
         group
         for file in sorted(rules_folder().glob("*.yml"))
         for group in yaml.safe_load(file.read_text())["groups"]
     ]
-    made = {group.name: group.to_dict() for group in rule_groups(HealthSettings())}
-    assert {group["name"]: group for group in written} == made
+    generated_groups = {group.name: group.to_dict() for group in rule_groups(HealthSettings())}
+    assert {group["name"]: group for group in file_groups} == generated_groups
 
 
 CHANGES = {
@@ -293,21 +302,24 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("changed", "affected"), CHANGES.values(), ids=CHANGES)
-def test_changed_setting_changes_only_its_rules(changed: dict[str, object], affected: set[str]) -> None:
-    def rules_by_name(settings: HealthSettings) -> list[Alert | RecordingRule]:
+@pytest.mark.parametrize(("changes", "affected"), CHANGES.values(), ids=CHANGES)
+def test_changed_setting_changes_only_its_rules(changes: dict[str, object], affected: set[str]) -> None:
+    def list_rules_with(settings: HealthSettings) -> list[Alert | RecordingRule]:
         return [rule for group in rule_groups(settings) for rule in group.rules]
 
-    before, after = rules_by_name(HealthSettings()), rules_by_name(HealthSettings.model_validate(changed))
-    differ = {
+    before, after = (
+        list_rules_with(HealthSettings()),
+        list_rules_with(HealthSettings.model_validate(changes)),
+    )
+    changed_rules = {
         old.name
         for old, new in zip(before, after, strict=True)
-        if (old.expr, timing(old)) != (new.expr, timing(new))
+        if (old.expr, get_waits(old)) != (new.expr, get_waits(new))
     }
-    assert {name for name in differ if name.startswith("Queenright")} == affected
+    assert {name for name in changed_rules if name.startswith("Queenright")} == affected
 
 
-def timing(rule: Alert | RecordingRule) -> list[str]:
+def get_waits(rule: Alert | RecordingRule) -> list[str]:
     return [
         str(getattr(rule, field.name)) for field in fields(rule) if field.name in ("for_", "keep_firing_for")
     ]
@@ -329,12 +341,15 @@ def test_rules_are_valid_without_warnings_in_both_versions(version: str) -> None
 
 def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
     """A killed process ends its series; the recorded value continues while the target is down."""
-    beats, *others = [rule for rule in RECORDED if rule["record"].endswith(":last")]
-    assert len(others) == 3
-    assert f"or {beats['record']} > time() - 3600 and on (job, instance) up == 0" in beats["expr"]
-    for rule in others:
+    heartbeat_rule, *other_rules = [rule for rule in RECORDED if rule["record"].endswith(":last")]
+    assert len(other_rules) == 3
+    assert (
+        f"or {heartbeat_rule['record']} > time() - 3600 and on (job, instance) up == 0"
+        in heartbeat_rule["expr"]
+    )
+    for rule in other_rules:
         assert f"or {rule['record']} and on (job, instance) up == 0 and on" in rule["expr"]
-        assert rule["expr"].endswith(beats["record"])
+        assert rule["expr"].endswith(heartbeat_rule["record"])
 
 
 def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
@@ -345,16 +360,16 @@ def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
         "ClusterWithoutOwner ClusterSeveralOwners ClusterStreamDown ClusterProcessCutOff ClusterBacklogGrows"
     )
     other = "SeriesLimited ClockSkew Watchdog"
-    named = {f"Queenright{way}" for way in f"{alerts} {cluster} {other}".split()}
-    assert named <= {rule["alert"] for rule in ALERTS}
-    [down] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorDown"]
-    assert "absent(" in down["expr"]
+    alert_names = {f"Queenright{failure_mode}" for failure_mode in f"{alerts} {cluster} {other}".split()}
+    assert alert_names <= {rule["alert"] for rule in ALERTS}
+    [monitor_down] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorDown"]
+    assert "absent(" in monitor_down["expr"]
     [watchdog] = [rule for rule in ALERTS if rule["alert"] == "QueenrightWatchdog"]
     assert (watchdog["expr"], watchdog["labels"]["severity"]) == ("vector(1)", "none")
 
 
 def test_cluster_alerts_read_only_series_that_one_process_does_not_have() -> None:
-    """Without a cluster they cannot fire."""
+    """Without a cluster, these alerts cannot fire."""
     rows = [rule for rule in ALERTS if rule["alert"].startswith("QueenrightCluster")]
     assert len(rows) == 6
     for rule in rows:

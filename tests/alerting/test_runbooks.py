@@ -29,7 +29,7 @@ from tests.programs import program, run
 ROOT = Path(__file__).parents[2]
 ALERTS = [rule for group in rule_groups(HealthSettings()) for rule in group.rules if isinstance(rule, Alert)]
 NAMES = sorted({alert.name for alert in ALERTS} | {names.ALERT_INTERVENTION})
-SYMPTOMS = sorted({alert.name for alert in ALERTS if alert.source == names.SOURCE_RULES})
+SYMPTOM_ALERTS = sorted({alert.name for alert in ALERTS if alert.source == names.SOURCE_RULES})
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "%": 0.01, "": 1.0}
 EXAMPLE = {"agent": "bee", "breaker": "tool_execution:bee:search", "cluster": "default"}
 
@@ -44,25 +44,25 @@ def read_section(name: str, heading: str) -> str:
     return load_runbook(name).split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def shell_lines(text: str) -> list[str]:
+def list_shell_lines(text: str) -> list[str]:
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     return [line for line in blocks.splitlines() if line]
 
 
-def inline_code(text: str) -> list[str]:
+def list_inline_code(text: str) -> list[str]:
     return re.findall(r"`(queenright [^`]+)`", text)
 
 
 def check_command(line: str) -> None:
     """Parse a command line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
-    called, *words = shlex.split(line)
+    command_name, *words = shlex.split(line)
     while words and words[0] in getattr(command, "commands", {}):
-        called, *words = words
-        command = command.commands[called]
+        command_name, *words = words
+        command = command.commands[command_name]
     assert not (words and getattr(command, "commands", None) and not words[0].startswith("-")), line
     if words or not getattr(command, "invoke_without_command", False):
-        command.make_context(called, words)
+        command.make_context(command_name, words)
 
 
 def read_default(path: str) -> object:
@@ -93,13 +93,13 @@ def test_runbook_has_all_sections(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_runbook_starts_with_three_commands(name: str) -> None:
     first = read_section(name, "First three commands")
-    assert len(shell_lines(first)) == 3
-    assert len(set(shell_lines(first))) == 3
+    assert len(list_shell_lines(first)) == 3
+    assert len(set(list_shell_lines(first))) == 3
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3"]
 
 
 def test_runbook_sections_are_unique() -> None:
-    """A text that fits every alert is of no help."""
+    """A text that fits every alert does not help."""
     for heading in ("Meaning", "False alarm?", "Escalate", "First three commands"):
         sections = [read_section(name, heading) for name in NAMES]
         assert len(set(sections)) == len(sections), heading
@@ -108,7 +108,7 @@ def test_runbook_sections_are_unique() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_queenright_commands_in_runbooks_exist(name: str) -> None:
     text = load_runbook(name)
-    for line in [*shell_lines(text), *inline_code(text)]:
+    for line in [*list_shell_lines(text), *list_inline_code(text)]:
         if line.startswith("queenright "):
             check_command(line)
 
@@ -123,22 +123,22 @@ def test_unknown_command_is_detected() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_external_commands_use_known_paths_and_metrics(name: str) -> None:
     """curl for Queenright's API, Prometheus and Alertmanager; promtool with valid PromQL."""
-    for line in shell_lines(load_runbook(name)):
-        called, *words = shlex.split(line)
-        if called == "curl":
+    for line in list_shell_lines(load_runbook(name)):
+        command_name, *words = shlex.split(line)
+        if command_name == "curl":
             path = re.sub(r"^http://127\.0\.0\.1:(\d+)", "", words[-1]).partition("?")[0]
             port = re.findall(r"127\.0\.0\.1:(\d+)", words[-1])[0]
-            assert path in KNOWN[port], line
-        elif called == "promtool":
+            assert path in KNOWN_METRICS[port], line
+        elif command_name == "promtool":
             assert words[:3] == ["query", "instant", "http://127.0.0.1:9090"]
             parse(words[3])
             for metric in re.findall(r"\bqueenright_\w+", words[3].replace(".*", "")):
-                assert metric.endswith("_") or _known(metric), line
+                assert metric.endswith("_") or _is_known(metric), line
         else:
-            assert called in {"queenright", "amtool", "date"}, line
+            assert command_name in {"queenright", "amtool", "date"}, line
 
 
-KNOWN = {
+KNOWN_METRICS = {
     "8420": {
         "/healthz",
         "/readyz",
@@ -152,17 +152,19 @@ KNOWN = {
 }
 
 
-def _known(metric: str) -> bool:
-    bare = re.sub(r"_(bucket|sum|count)$", "", metric)
-    return metric in names.METRICS or (bare in names.METRICS and names.METRICS[bare].kind == "histogram")
+def _is_known(metric: str) -> bool:
+    base_name = re.sub(r"_(bucket|sum|count)$", "", metric)
+    return metric in names.METRICS or (
+        base_name in names.METRICS and names.METRICS[base_name].kind == "histogram"
+    )
 
 
 def test_paths_in_runbooks_are_served() -> None:
-    served = "\n".join(path.read_text() for path in (ROOT / "server/queenright/server").rglob("*.py"))
-    for path in KNOWN["8420"]:
+    server_source = "\n".join(path.read_text() for path in (ROOT / "server/queenright/server").rglob("*.py"))
+    for path in KNOWN_METRICS["8420"]:
         # Routers of the API have its prefix.
         pattern = path.removeprefix("/api").replace("/NAME", r"/\{agent_id:agent\}")
-        assert re.search(rf'(?:\.get\(\s*|prefix=)"(?:/api)?{pattern}"', served), path
+        assert re.search(rf'(?:\.get\(\s*|prefix=)"(?:/api)?{pattern}"', server_source), path
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -174,14 +176,14 @@ def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
         load_runbook(name),
     )
     for path, number, unit in mentions:
-        whole = path.partition(".")[0] in Settings.model_fields
-        if not whole and not number:
+        is_full_path = path.partition(".")[0] in Settings.model_fields
+        if not is_full_path and not number:
             continue
-        full = path if whole else _within(block, path)
-        value = read_default(full)
-        block = full.rpartition(".")[0]
+        full_path = path if is_full_path else _complete_path(block, path)
+        value = read_default(full_path)
+        block = full_path.rpartition(".")[0]
         if number:
-            assert float(str(value)) == pytest.approx(float(number.replace(",", "")) * UNITS[unit]), full
+            assert float(str(value)) == pytest.approx(float(number.replace(",", "")) * UNITS[unit]), full_path
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:
     ]
 
 
-def _within(block: str, path: str) -> str:
+def _complete_path(block: str, path: str) -> str:
     while block:
         try:
             read_default(f"{block}.{path}")
@@ -223,12 +225,12 @@ def test_runbook_references_exist(name: str) -> None:
         assert other in NAMES, other
 
 
-@pytest.mark.parametrize("name", SYMPTOMS)
+@pytest.mark.parametrize("name", SYMPTOM_ALERTS)
 def test_symptom_runbook_states_that_it_does_not_page(name: str) -> None:
     assert re.search(r"pages no one", read_section(name, "What you see"))
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
 def test_runbook_states_whether_it_pages(alert: Alert) -> None:
     if alert.source == names.SOURCE_MONITOR and alert.severity in ("critical", "warning"):
         word = "page" if alert.severity == "critical" else "message in Slack"
@@ -267,42 +269,51 @@ async def alertmanager(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncCl
 
 async def test_runbook_silence_matches_only_its_alert(alertmanager: httpx.AsyncClient, port: int) -> None:
     """amtool itself parses each command; the silence is compared with posted alerts."""
-    alerts = {name: _labels(name) for name in NAMES}
-    posted = [{"labels": labels} for labels in alerts.values()]
-    (await alertmanager.post("/alerts", json=posted)).raise_for_status()
+    alerts = {name: _list_labels(name) for name in NAMES}
+    posted_alerts = [{"labels": labels} for labels in alerts.values()]
+    (await alertmanager.post("/alerts", json=posted_alerts)).raise_for_status()
     for name in NAMES:
-        lines = [line for line in shell_lines(read_section(name, "Silence")) if line.startswith("amtool ")]
+        lines = [
+            line for line in list_shell_lines(read_section(name, "Silence")) if line.startswith("amtool ")
+        ]
         if name == "QueenrightWatchdog":
             assert lines == []
             continue
         [line] = lines
-        # The lambda runs within this iteration.
-        silenced = re.sub(r"\b(\w+)=(?:NAME|WINDOW)\b", lambda m: f"{m[1]}={alerts[name][m[1]]}", line)  # noqa: B023
-        words = shlex.split(silenced.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
-        done = run("amtool", *words[1:])
-        assert done.returncode == 0, f"{line}: {done.stderr}"
-        silence = done.stdout.strip()
+        command = re.sub(
+            r"\b(\w+)=(?:NAME|WINDOW)\b",
+            lambda match: f"{match[1]}={alerts[name][match[1]]}",  # noqa: B023  # runs within this iteration
+            line,
+        )
+        words = shlex.split(command.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
+        result = run("amtool", *words[1:])
+        assert result.returncode == 0, f"{line}: {result.stderr}"
+        silence = result.stdout.strip()
         body = (await alertmanager.get("/alerts")).json()
-        hit = [a["labels"]["alertname"] for a in body if a["status"]["silencedBy"] == [silence]]
-        assert hit == [name], line
+        silenced_names = [
+            listed_alert["labels"]["alertname"]
+            for listed_alert in body
+            if listed_alert["status"]["silencedBy"] == [silence]
+        ]
+        assert silenced_names == [name], line
         (await alertmanager.delete(f"/silence/{silence}")).raise_for_status()
 
 
-def _labels(name: str) -> dict[str, str]:
+def _list_labels(name: str) -> dict[str, str]:
     """Return the labels that the alert has and its runbook mentions."""
     mentions = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", read_section(name, "Silence"))
     return {"alertname": name} | {label: EXAMPLE.get(label, f"some-{label}") for label in mentions}
 
 
-@pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: f"{alert.name}-{alert.severity}")
 def test_silence_labels_are_on_the_alert(alert: Alert) -> None:
-    for label in set(_labels(alert.name)) - {"alertname"}:
+    for label in set(_list_labels(alert.name)) - {"alertname"}:
         assert label in alert.labels or f"$labels.{label} " in alert.summary + alert.description, label
 
 
 def test_amtool_commands_name_the_alertmanager() -> None:
     assert alertmanager_folder().is_dir()
     for name in NAMES:
-        for line in shell_lines(load_runbook(name)):
+        for line in list_shell_lines(load_runbook(name)):
             if line.startswith("amtool "):
                 assert "--alertmanager.url=http://127.0.0.1:9093" in line

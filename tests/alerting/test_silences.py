@@ -36,7 +36,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.alerting.silencing import NoPeerError, NothingToSilenceError, SilenceWatch
 from queenright.health.store.store import Store
 from tests.alerting.conftest import ServedPeer
-from tests.alerting.parts import ticket
+from tests.alerting.parts import make_ticket
 from tests.alerting.real import RealAlertmanager
 from tests.waiting import until
 
@@ -66,37 +66,42 @@ async def make_watch(
     await client.aclose()
 
 
-def alert_labels(**more: str) -> dict[str, str]:
-    ours = {"alertname": "QueenrightIntervention", "agent": "researcher", "cause": "doom_loop"}
-    return ours | {"severity": "critical", "source": "queen", "cluster": "default"} | more
+def make_alert_labels(**extra_labels: str) -> dict[str, str]:
+    labels = {"alertname": "QueenrightIntervention", "agent": "researcher", "cause": "doom_loop"}
+    return labels | {"severity": "critical", "source": "queen", "cluster": "default"} | extra_labels
 
 
-def posted_alert(of: dict[str, str], **annotations: str) -> PostedAlert:
-    return PostedAlert(labels=of, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
+def make_posted_alert(labels: dict[str, str], **annotations: str) -> PostedAlert:
+    return PostedAlert(labels=labels, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
 
 
 async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlertmanager) -> None:
     client, peer = AlertmanagerClient(), alertmanager.address
-    alert, other = alert_labels(), alert_labels(agent="other", cause="stall")
+    alert, other = make_alert_labels(), make_alert_labels(agent="other", cause="stall")
     await client.post_alerts(
-        peer, [posted_alert(alert), posted_alert(other), posted_alert(alert_labels(source="monitor"))]
+        peer,
+        [
+            make_posted_alert(alert),
+            make_posted_alert(other),
+            make_posted_alert(make_alert_labels(source="monitor")),
+        ],
     )
     for name, value, is_regex, is_equal, expected in MATCHERS:
         matcher = {"name": name, "value": value, "isRegex": is_regex, "isEqual": is_equal}
         body = NewSilence(by="ada", comment="c", starts_at=now(), ends_at=now() + 600).to_dict()
         # Alertmanager requires one matcher that does not match the empty string.
         body["matchers"] = [matcher, {"name": "cause", "value": "doom_loop", "isRegex": False}]
-        created = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
+        created_id = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
-        result = await client.silences(peer)
-        views = [PeerView(peer=peer.name, answer=result, read_at=now())]
+        peer_silences = await client.silences(peer)
+        views = [PeerView(peer=peer.name, answer=peer_silences, read_at=now())]
 
         assert (find_active_silence(alert, views, now()) is not None) is expected, matcher
         assert find_active_silence(other, views, now()) is None
-        [known] = [one for one in result.silences if one.id == created]
-        assert (known.by, known.comment, known.state) == ("ada", "c", "active")
-        await client.expire(peer, created)
-        assert created not in {one.id for one in (await client.silences(peer)).silences}
+        [created_silence] = [silence for silence in peer_silences.silences if silence.id == created_id]
+        assert (created_silence.by, created_silence.comment, created_silence.state) == ("ada", "c", "active")
+        await client.expire(peer, created_id)
+        assert created_id not in {silence.id for silence in (await client.silences(peer)).silences}
     with pytest.raises(SilenceNotFoundError):
         await client.expire(peer, "00000000-0000-4000-8000-000000000000")
     with pytest.raises(SilenceNotFoundError):
@@ -106,32 +111,38 @@ async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlert
 
 async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmanager, store: Store) -> None:
     """
-    B41: whatever its severity, and for each reminder; without an answer the state is unknown, never "none".
+    B41: this holds for any severity and each reminder; without an answer the state is unknown, never "none".
     """
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
     async with make_watch(store, now, alertmanager.url) as (watch, client):
         assert watch.unknown == f"{alertmanager.url} has not answered yet"
         with pytest.raises(NothingToSilenceError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
-        await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
+        await store.transact(lambda conn: enqueue(conn, make_ticket(), settings, now()))
         await watch.read_notifications()
         alert = watch._labels["ticket-1"]
-        risen = alert | {"ticket_severity": "critical", "reminder": "1"}
-        await client.post_alerts(alertmanager.address, [posted_alert(alert), posted_alert(risen)])
+        risen_labels = alert | {"ticket_severity": "critical", "reminder": "1"}
+        await client.post_alerts(
+            alertmanager.address, [make_posted_alert(alert), make_posted_alert(risen_labels)]
+        )
 
-        created, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
+        silence_id, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
 
-        found = watch.find_silence("ticket-1")
-        assert found is not None
-        assert (found.silence_id, found.by, found.comment) == (created, "ada", "known, see chat")
-        assert found.until - now() == pytest.approx(7200, abs=60)
-        assert find_active_silence(risen, watch.views(), now()) is not None
+        active_silence = watch.find_silence("ticket-1")
+        assert active_silence is not None
+        assert (active_silence.silence_id, active_silence.by, active_silence.comment) == (
+            silence_id,
+            "ada",
+            "known, see chat",
+        )
+        assert active_silence.until - now() == pytest.approx(7200, abs=60)
+        assert find_active_silence(risen_labels, watch.views(), now()) is not None
         assert (peer, watch.unknown) == (alertmanager.url, "")
         [(silence, peers, tickets)] = watch.silences()
-        assert (silence.id, peers, tickets) == (created, [alertmanager.url], ["ticket-1"])
+        assert (silence.id, peers, tickets) == (silence_id, [alertmanager.url], ["ticket-1"])
         assert 'agent="researcher"' in silence.matchers
 
-        await watch.expire(created)
+        await watch.expire(silence_id)
         assert (watch.find_silence("ticket-1"), watch.silences()) == (None, [])
 
         await watch.add("ticket-1", by="ada", comment="c", seconds=7200)
@@ -147,74 +158,86 @@ async def test_dedup_key_is_the_hash_of_the_group_key(
     alertmanager: RealAlertmanager,
 ) -> None:
     """An incident finds its ticket by this key, in both versions."""
-    computed = alert_labels()
+    computed_labels = make_alert_labels()
     client = AlertmanagerClient()
-    result = posted_alert(computed, summary="s.", ticket_id="ticket-1", description="d")
-    await client.post_alerts(alertmanager.address, [result])
-    incidents = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
+    posted_alert = make_posted_alert(computed_labels, summary="s.", ticket_id="ticket-1", description="d")
+    await client.post_alerts(alertmanager.address, [posted_alert])
+    incidents = [message for message in alertmanager.recorder.messages if message.channel == "pagerduty"]
 
     def has_incident() -> bool:
-        incidents[:] = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
-        return bool(incidents and alertmanager.people.notification_posts)
+        incidents[:] = [
+            message for message in alertmanager.recorder.messages if message.channel == "pagerduty"
+        ]
+        return bool(incidents and alertmanager.receivers.notification_posts)
 
     await until(has_incident, "PagerDuty and Queenright are notified")
     await client.aclose()
 
-    actual = alertmanager.people.notification_posts[0]
+    actual = alertmanager.receivers.notification_posts[0]
     assert incidents[0].body["dedup_key"] == dedup_key(actual["groupKey"])
     message = parse_notification(json.dumps(actual).encode())
     assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(actual["groupKey"]))
     [alert] = message.alerts
-    assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(computed), "firing")
+    assert (alert.ticket_id, alert.alert_key, alert.status) == (
+        "ticket-1",
+        alert_key(computed_labels),
+        "firing",
+    )
 
 
 # -- several peers, and their responses -----------------------------------------------------------
 
 
-def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
+def make_silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
     return Silence(id=name, by=name, comment="", state="active", starts_at=starts, ends_at=ends, matchers=())
 
 
-def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
-    result = PeerSilences(
+def make_view(
+    peer: str, *silences: Silence, error: str = "", labels: dict[str, str] | None = None
+) -> PeerView:
+    peer_silences = PeerSilences(
         silences=silences,
-        silence_ids_by_labels={frozenset((of or alert_labels()).items()): tuple(one.id for one in silences)}
+        silence_ids_by_labels={
+            frozenset((labels or make_alert_labels()).items()): tuple(active.id for active in silences)
+        }
         if silences
         else {},
     )
-    return PeerView(peer=peer, answer=result, read_at=0.0, error=error)
+    return PeerView(peer=peer, answer=peer_silences, read_at=0.0, error=error)
 
 
 def find_end(*views: PeerView, at: float = 50.0) -> float | None:
-    active_silence = find_active_silence(alert_labels(), views, at)
+    active_silence = find_active_silence(make_alert_labels(), views, at)
     return None if active_silence is None else active_silence.until
 
 
 def test_alert_is_silenced_only_if_every_peer_silences_it() -> None:
-    a, b = silence("a", ends=100), silence("b", ends=70)
+    first_silence, second_silence = make_silence("a", ends=100), make_silence("b", ends=70)
 
-    assert find_end(view("one", a), view("two", a)) == 100
-    assert find_end(view("one", a), view("two", b)) == 70
-    assert find_end(view("one", a, b)) == 100
-    assert find_end(view("one", a), view("two")) is None
-    assert find_end(view("one")) is None
+    assert find_end(make_view("one", first_silence), make_view("two", first_silence)) == 100
+    assert find_end(make_view("one", first_silence), make_view("two", second_silence)) == 70
+    assert find_end(make_view("one", first_silence, second_silence)) == 100
+    assert find_end(make_view("one", first_silence), make_view("two")) is None
+    assert find_end(make_view("one")) is None
     assert find_end() is None
 
 
 def test_unanswered_peer_is_ignored_and_last_answer_is_used() -> None:
-    a = silence("a")
-    never = PeerView(peer="two", error="cannot be reached")
+    first_silence = make_silence("a")
+    unanswered_view = PeerView(peer="two", error="cannot be reached")
 
-    assert find_end(view("one", a), never) == 100
-    assert find_end(never) is None
-    assert find_end(view("one", a, error="cannot be reached")) == 100
-    assert describe_unknown_peers([view("one", a), never]) == "two cannot be reached"
+    assert find_end(make_view("one", first_silence), unanswered_view) == 100
+    assert find_end(unanswered_view) is None
+    assert find_end(make_view("one", first_silence, error="cannot be reached")) == 100
+    assert (
+        describe_unknown_peers([make_view("one", first_silence), unanswered_view]) == "two cannot be reached"
+    )
 
 
 def test_expired_or_pending_silence_does_not_apply() -> None:
-    assert find_end(view("one", silence("a", ends=50))) is None
-    assert find_end(view("one", silence("a", starts=51))) is None
-    assert find_end(view("one", silence("a"), of=alert_labels(reminder="1"))) is None
+    assert find_end(make_view("one", make_silence("a", ends=50))) is None
+    assert find_end(make_view("one", make_silence("a", starts=51))) is None
+    assert find_end(make_view("one", make_silence("a"), labels=make_alert_labels(reminder="1"))) is None
 
 
 def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
@@ -227,15 +250,15 @@ def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
         "createdBy": "a\x1b[2Jda",
         "comment": "key sk-" + "a1B2" * 12 + "\nsecond line",
     }
-    ended = silence_json | {"id": "2", "status": {"state": "expired"}}
+    ended_json = silence_json | {"id": "2", "status": {"state": "expired"}}
 
-    [one] = read_answers(json.dumps([silence_json, ended]).encode(), b"[]").silences
+    [parsed_silence] = read_answers(json.dumps([silence_json, ended_json]).encode(), b"[]").silences
 
-    assert "a1B2" not in one.comment
-    assert "\n" not in one.comment
-    assert one.by.isprintable()
-    assert one.matchers == ('agent!~"a\\"b"',)
-    assert one.ends_at - one.starts_at == 3600
+    assert "a1B2" not in parsed_silence.comment
+    assert "\n" not in parsed_silence.comment
+    assert parsed_silence.by.isprintable()
+    assert parsed_silence.matchers == ('agent!~"a\\"b"',)
+    assert parsed_silence.ends_at - parsed_silence.starts_at == 3600
 
 
 @given(st.one_of(st.binary(max_size=50), st.sampled_from([b"{}", b"[1]", b'[{"id": 1}]', b"null"])))
@@ -260,13 +283,13 @@ async def test_unresponsive_peer_is_polled_again_soon(
     peer: ServedPeer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queenright.alerting.silencing.RETRY_SECONDS", 0.01)
-    peer.peer.says = b"starting"
+    peer.peer.response_body = b"starting"
     async with make_watch(store, now, peer.url) as (watch, _):
-        polling = asyncio.create_task(watch.run())
+        polling_task = asyncio.create_task(watch.run())
         await until(lambda: "other than" in watch.unknown, "the peer was polled")
 
-        peer.peer.says = b"[]"
+        peer.peer.response_body = b"[]"
 
         await until(lambda: not watch.unknown, "the peer was polled again", seconds=10)
-        polling.cancel()
-        await asyncio.gather(polling, return_exceptions=True)
+        polling_task.cancel()
+        await asyncio.gather(polling_task, return_exceptions=True)

@@ -13,13 +13,13 @@ from queenright.alerting.callbacks.alertmanager import InvalidWebhookError, Symp
 ALERT = {"status": "firing", "labels": {"alertname": "QueenrightLoop", "agent": "a"}, "annotations": {}}
 
 
-def body(**changes: Any) -> str:
+def make_body(**changes: Any) -> str:
     return json.dumps({"version": "4", "status": "firing", "receiver": "judge", "alerts": [ALERT]} | changes)
 
 
 def test_every_alert_of_a_group_is_read() -> None:
     other = {"status": "resolved", "labels": {"alertname": "QueenrightErrorRate"}}
-    assert parse_symptoms(body(alerts=[ALERT, other])) == [
+    assert parse_symptoms(make_body(alerts=[ALERT, other])) == [
         SymptomAlert(alertname="QueenrightLoop", agent="a", status="firing"),
         SymptomAlert(alertname="QueenrightErrorRate", agent="", status="resolved"),
     ]
@@ -31,21 +31,21 @@ def test_every_alert_of_a_group_is_read() -> None:
         ("", "the body"),
         ("[]", "the body"),
         ("{", "the body"),
-        (body(version="3"), "version"),
-        (body(version=4), "version"),
-        (body(alerts=None), "alerts"),
-        (body(alerts={}), "alerts"),
-        (body(alerts=["x"]), "alerts.0"),
-        (body(alerts=[ALERT | {"status": "maybe"}]), "alerts.0.status"),
-        (body(alerts=[{"status": "firing"}]), "alerts.0.labels"),
-        (body(alerts=[ALERT | {"labels": {"agent": "a"}}]), "alerts.0.labels.alertname"),
-        (body(alerts=[ALERT | {"labels": {"alertname": "x", "agent": 1}}]), "alerts.0.labels.agent"),
+        (make_body(version="3"), "version"),
+        (make_body(version=4), "version"),
+        (make_body(alerts=None), "alerts"),
+        (make_body(alerts={}), "alerts"),
+        (make_body(alerts=["x"]), "alerts.0"),
+        (make_body(alerts=[ALERT | {"status": "maybe"}]), "alerts.0.status"),
+        (make_body(alerts=[{"status": "firing"}]), "alerts.0.labels"),
+        (make_body(alerts=[ALERT | {"labels": {"agent": "a"}}]), "alerts.0.labels.alertname"),
+        (make_body(alerts=[ALERT | {"labels": {"alertname": "x", "agent": 1}}]), "alerts.0.labels.agent"),
     ],
 )
 def test_invalid_field_is_named(text: str, field: str) -> None:
-    with pytest.raises(InvalidWebhookError, match=rf"^{field}: ") as caught:
+    with pytest.raises(InvalidWebhookError, match=rf"^{field}: ") as error_info:
         parse_symptoms(text)
-    assert isinstance(caught.value, ValueError)
+    assert isinstance(error_info.value, ValueError)
 
 
 @given(st.binary(max_size=200))

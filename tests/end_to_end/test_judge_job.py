@@ -39,8 +39,8 @@ from queenright.server.ops.sockets import find_free_port
 from queenright.server.serving import RunningService
 from tests.end_to_end.conftest import AGENTS
 from tests.judge.conftest import TalkingModel
-from tests.judge.conftest import call as tool_call
-from tests.judge.stack_parts import loop_trace, serve_answers
+from tests.judge.conftest import reply_with_call as tool_call
+from tests.judge.stack_parts import make_loop_trace, serve_answers
 
 LOOPING_AGENT, WAITING_AGENT, HEALTHY_AGENT = "looping_agent", "waiting_agent", "healthy_agent"
 
@@ -299,7 +299,7 @@ async def test_trace_shows_the_loop_and_its_node(unchanging_stack: Stack, tmp_pa
                 for number in (1, 3, 2)
             ]
             return 200, {"traces": traces}
-        return 200, loop_trace(LOOPING_AGENT, begin=begin, calls=11)
+        return 200, make_loop_trace(LOOPING_AGENT, begin=begin, calls=11)
 
     async with serve_answers(answer_tempo) as (server, url):
         client = Tempo(StackAddress.parse(url))

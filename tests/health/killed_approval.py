@@ -8,22 +8,22 @@ import signal
 import sys
 
 from queenright.health.store.store import Store
-from tests.health.test_approvals import Asking
+from tests.health.test_approvals import ApprovalFleet
 
 
-async def main(url: str, where: str) -> None:
+async def main(url: str, moment: str) -> None:
     """Request a termination, approve it, and be killed."""
 
-    async def dies() -> None:
+    async def kill_process() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    fleet = Asking(Store.open(url))
-    await fleet.get_stuck()
-    request = await fleet.ask()
-    if where == "before":
-        fleet.cut = dies
+    fleet = ApprovalFleet(Store.open(url))
+    await fleet.start_stuck_worker()
+    request = await fleet.request_approval()
+    if moment == "before":
+        fleet.before_termination = kill_process
     else:
-        fleet.hands.waits = dies
+        fleet.control.before_terminate = kill_process
     await fleet.approvals.approve(request.approval_id, by="ada")
 
 

@@ -13,8 +13,8 @@ if __name__ == "__main__":
     source, target, rows = sys.argv[1:]
     copied = itertools.count(1)
 
-    def die() -> None:
+    def kill_process() -> None:
         if next(copied) == int(rows):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    copy_database(source, target, on_row=die)
+    copy_database(source, target, on_row=kill_process)

@@ -14,7 +14,7 @@ from tests.runtime.conftest import FakeTime
 
 
 async def main(folder: Path) -> None:
-    target = await Colony(folder, FakeTime()).begin()
+    target = await Colony(folder, FakeTime()).begin_run()
     print(json.dumps(target._asdict()), flush=True)
     await asyncio.Event().wait()
 

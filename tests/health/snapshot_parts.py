@@ -26,24 +26,26 @@ NOT_RESTORED = frozenset(
         "snapshot",
         "_on_delay",
         "_on_shadow",
-        # used within one call, and the rest of a sweep
+        # used within one call, and the remaining workers of a sweep
         "_counts_runs",
         "_unswept",
         # derived from the deadlines of workers
         "_heap",
     }
 )
-"""Attributes of a monitor that a snapshot need not have."""
+"""Attributes of a monitor that a snapshot does not restore."""
 
 
-def state_of(monitor: HealthMonitor) -> dict[str, Any]:
-    """Return all other state as comparable values."""
-    state = {name: plain(value) for name, value in vars(monitor).items() if name not in NOT_RESTORED}
+def collect_state(monitor: HealthMonitor) -> dict[str, Any]:
+    """Return the state of a monitor that a snapshot restores, as comparable values."""
+    state = {
+        name: make_comparable(value) for name, value in vars(monitor).items() if name not in NOT_RESTORED
+    }
     # The order of the other mappings matters.
     return state | {name: sorted(state[name]) for name in ("_clocks", "_sessions")}
 
 
-def plain(value: Any) -> Any:
+def make_comparable(value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     if isinstance(value, (int, float, str, bytes, Enum)) or value is None:
@@ -51,19 +53,19 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, Mapping):
-        return [(plain(key), plain(item)) for key, item in value.items()]
+        return [(make_comparable(key), make_comparable(item)) for key, item in value.items()]
     if isinstance(value, (list, tuple, deque, array)):
-        return [type(value).__name__, *map(plain, value)]
+        return [type(value).__name__, *map(make_comparable, value)]
     if isinstance(value, frozenset):
         return sorted(value)
     names = list(vars(value)) if hasattr(value, "__dict__") else []
     for cls in type(value).__mro__:
         names += getattr(cls, "__slots__", ())
-    return {name: plain(getattr(value, name)) for name in names if name != "settings"}
+    return {name: make_comparable(getattr(value, name)) for name in names if name != "settings"}
 
 
-def finish(snapshot: MonitorSnapshot) -> list[bytes]:
-    """Return the remaining parts."""
+def finish_snapshot(snapshot: MonitorSnapshot) -> list[bytes]:
+    """Return the remaining parts of a snapshot, and close it."""
     parts = []
     while (part := snapshot.next_part()) is not None:
         parts.append(compress_part(part))
@@ -71,7 +73,7 @@ def finish(snapshot: MonitorSnapshot) -> list[bytes]:
     return parts
 
 
-def restored(parts: list[bytes], settings: HealthSettings) -> HealthMonitor:
+def restore_monitor(parts: list[bytes], settings: HealthSettings) -> HealthMonitor:
     monitor = HealthMonitor(settings)
     restore_snapshot(monitor, parts)
     return monitor

@@ -11,35 +11,35 @@ from queenright.health.detection.health_state import HealthState, determine_stat
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
-from tests.health.test_state import _event, moves
+from tests.health.test_state import _make_event, moves
 from tests.health.worker_script import WorkerScript
 
 SETTINGS = HealthSettings()
 
 
-def worker(**start: Any) -> WorkerScript:
+def make_worker(**start: Any) -> WorkerScript:
     return WorkerScript().start(**start)
 
 
-def assessed(script: WorkerScript) -> dict[str, Signal]:
+def assess_script(script: WorkerScript) -> dict[str, Signal]:
     return assess(script.health.vitals, SETTINGS, script.now)
 
 
 def test_every_kind_of_finding_belongs_to_a_signal() -> None:
     assert set(SIGNAL_BY_KIND) == set(FindingKind)
-    assert set(SIGNAL_BY_KIND.values()) <= set(assessed(worker()))
+    assert set(SIGNAL_BY_KIND.values()) <= set(assess_script(make_worker()))
 
 
 def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None:
     """002 §11: the health check shows the evidence of each of its signals."""
-    script = worker()
-    script.call(after=10)
-    script.step("ACCEPT", after=10)
+    script = make_worker()
+    script.report_call(after=10)
+    script.report_step("ACCEPT", after=10)
     script.now += 60
-    health = assessed(script)
+    health = assess_script(script)
 
     assert script.state is HealthState.HEALTHY
-    assert {s.name: s.verdict.value for s in health.values()} == {
+    assert {signal.name: signal.verdict.value for signal in health.values()} == {
         "activity": "ok",
         "steps": "ok",
         "heartbeat": "unknown",
@@ -58,14 +58,16 @@ def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None
 
 
 def test_every_reported_signal_is_shown() -> None:
-    script = worker(heartbeat_interval=300)
-    script.event(EventType.AGENT_HEARTBEAT, {"interval": 300, "phase": "llm", "progress_indicator": "3 of 4"})
-    script.event(EventType.CHECKPOINT_SAVED)
-    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 40, "output_tokens": 2})
-    script.event(EventType.OUTPUT_REPORTED, {"tests_passed": 3})
-    script.event(EventType.RESOURCE_REPORTED, {"resource": "disk", "used": 1, "limit": 4}, after=0.0)
-    script.event(EventType.RECOVERY_COMPLETED)
-    health = assessed(script)
+    script = make_worker(heartbeat_interval=300)
+    script.report_event(
+        EventType.AGENT_HEARTBEAT, {"interval": 300, "phase": "llm", "progress_indicator": "3 of 4"}
+    )
+    script.report_event(EventType.CHECKPOINT_SAVED)
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 40, "output_tokens": 2})
+    script.report_event(EventType.OUTPUT_REPORTED, {"tests_passed": 3})
+    script.report_event(EventType.RESOURCE_REPORTED, {"resource": "disk", "used": 1, "limit": 4}, after=0.0)
+    script.report_event(EventType.RECOVERY_COMPLETED)
+    health = assess_script(script)
 
     assert health["heartbeat"].evidence == "the last 4 s ago, llm, 3 of 4"
     assert health["tokens"].evidence == "42 tokens, used last 2 s ago"
@@ -73,16 +75,16 @@ def test_every_reported_signal_is_shown() -> None:
     assert health["resources"].evidence == "disk 25% used (1 of 4)"
     assert health["recovery"].evidence == "recovered 0 s ago"
     assert SignalStatus.UNKNOWN not in {
-        s.verdict for s in health.values() if s.name not in ("steps", "tool_calls")
+        signal.verdict for signal in health.values() if signal.name not in ("steps", "tool_calls")
     }
 
 
 def test_warning_and_bad_are_distinct() -> None:
-    script = worker()
-    script.event(EventType.CHECKPOINT_SAVED)
+    script = make_worker()
+    script.report_event(EventType.CHECKPOINT_SAVED)
     for _ in range(13):
-        script.call("run_tests", after=50)
-    health = assessed(script)
+        script.report_call("run_tests", after=50)
+    health = assess_script(script)
 
     assert (health["tool_calls"].verdict, health["checkpoint"].verdict) == (
         SignalStatus.BAD,
@@ -94,9 +96,9 @@ def test_warning_and_bad_are_distinct() -> None:
 
 
 def test_consecutive_failures_are_bad_without_a_finding() -> None:
-    script = worker()
-    script.step(error_type="OSError", times=4)
-    health = assessed(script)
+    script = make_worker()
+    script.report_step(error_type="OSError", times=4)
+    health = assess_script(script)
 
     assert script.state is HealthState.FAILING
     assert health["errors"].verdict is SignalStatus.BAD
@@ -104,40 +106,40 @@ def test_consecutive_failures_are_bad_without_a_finding() -> None:
 
 
 def test_no_secret_of_a_worker_is_in_the_evidence() -> None:
-    script = worker()
+    script = make_worker()
     secret = "sk-abcdefghijklmnop1234"
-    script.event(EventType.EXECUTION_FAILED, {"error": f"refused {secret}"})
-    script.event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": f"key {secret}"})
+    script.report_event(EventType.EXECUTION_FAILED, {"error": f"refused {secret}"})
+    script.report_event(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": f"key {secret}"})
 
-    assert secret not in str(assessed(script))
+    assert secret not in str(assess_script(script))
 
 
 def test_names_of_workers_tools_and_errors_are_masked() -> None:
     secret = "sk-abcdefghijklmnop1234"
-    script = worker(heartbeat_interval=300)
+    script = make_worker(heartbeat_interval=300)
     findings: set[FindingKind] = set()
 
-    def look() -> None:
+    def assess_worker() -> None:
         findings.update(finding.kind for finding in script.health.findings)
-        assert secret not in str(assessed(script))
+        assert secret not in str(assess_script(script))
 
-    script.event(EventType.AGENT_HEARTBEAT, {"phase": secret, "progress_indicator": f"at {secret}"})
-    script.event(EventType.TOOL_CALL_STARTED, {"tool": secret, "call_id": "1", "timeout": 30})
-    look()
+    script.report_event(EventType.AGENT_HEARTBEAT, {"phase": secret, "progress_indicator": f"at {secret}"})
+    script.report_event(EventType.TOOL_CALL_STARTED, {"tool": secret, "call_id": "1", "timeout": 30})
+    assess_worker()
     script.now += 5000
     script.monitor.advance(script.now)
-    look()
-    script.call(secret)
+    assess_worker()
+    script.report_call(secret)
     for _ in range(12):
-        script.call(secret, outcome="error", error_type=secret)
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": secret})
-        look()
+        script.report_call(secret, outcome="error", error_type=secret)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"error_type": secret})
+        assess_worker()
     for _ in range(8):
-        script.call(secret)
-        look()
+        script.report_call(secret)
+        assess_worker()
     name = f"tool_execution:agent:{secret}"
-    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": "open"})
-    look()
+    script.report_event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": "open"})
+    assess_worker()
 
     kinds_with_evidence = {FindingKind.STALL, FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN}
     assert findings >= kinds_with_evidence | {
@@ -148,26 +150,28 @@ def test_names_of_workers_tools_and_errors_are_masked() -> None:
 
 
 @given(st.lists(moves, max_size=40), st.floats(0, 5000))
-def test_signals_account_for_the_state(script: list[Any], later: float) -> None:
-    one = WorkerScript()
-    for move in script:
-        one.now += move[2]
-        one.monitor.apply(_event(move, one.now), one.now)
-    for health in one.monitor.workers():
-        v, now = health.vitals, one.now + later
-        signals = assess(v, SETTINGS, now)
-        state = determine_state(v, detect(v, SETTINGS, now), SETTINGS, now)
+def test_signals_account_for_the_state(steps: list[Any], later: float) -> None:
+    worker_script = WorkerScript()
+    for step in steps:
+        worker_script.now += step[2]
+        worker_script.monitor.apply(_make_event(step, worker_script.now), worker_script.now)
+    for health in worker_script.monitor.workers():
+        vitals, now = health.vitals, worker_script.now + later
+        signals = assess(vitals, SETTINGS, now)
+        state = determine_state(vitals, detect(vitals, SETTINGS, now), SETTINGS, now)
         verdicts = {signal.verdict for signal in signals.values()}
 
         assert all(signal.name == name for name, signal in signals.items())
         assert all(signal.evidence and len(signal.evidence) <= 300 for signal in signals.values())
-        bad = state in (HealthState.STUCK, HealthState.FAILING, HealthState.TERMINATED)
-        assert (SignalStatus.BAD in verdicts) == (bad or FindingKind.RECOVERY_FAILED in kinds(v, now))
-        if not v.has_ended and state is HealthState.HEALTHY:
+        is_bad = state in (HealthState.STUCK, HealthState.FAILING, HealthState.TERMINATED)
+        assert (SignalStatus.BAD in verdicts) == (
+            is_bad or FindingKind.RECOVERY_FAILED in list_kinds(vitals, now)
+        )
+        if not vitals.has_ended and state is HealthState.HEALTHY:
             assert verdicts <= {SignalStatus.OK, SignalStatus.UNKNOWN}
         if state is HealthState.DEGRADED:
             assert verdicts & {SignalStatus.WARNING, SignalStatus.BAD}
 
 
-def kinds(v: Any, now: float) -> set[FindingKind]:
-    return {finding.kind for finding in detect(v, SETTINGS, now)}
+def list_kinds(vitals: Any, now: float) -> set[FindingKind]:
+    return {finding.kind for finding in detect(vitals, SETTINGS, now)}

@@ -38,12 +38,12 @@ NOW = 1_000 * DAY
 SETTINGS = Settings(days=30, audit_days=365)
 
 
-def event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields: Any) -> AgentEvent:
+def make_event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields: Any) -> AgentEvent:
     """Return an event that is ``age`` days old."""
     return AgentEvent(type=kind, time=NOW - age * DAY, agent_id="bee", session_id="s1", **fields)
 
 
-def termination(age: float = 0, **data: Any) -> AgentEvent:
+def make_termination(age: float = 0, **data: Any) -> AgentEvent:
     """Return an unsigned termination event."""
     payload = {
         "reason": "silent for 25 min",
@@ -52,7 +52,7 @@ def termination(age: float = 0, **data: Any) -> AgentEvent:
         "checkpoint_id": None,
         **data,
     }
-    return event(age, EventType.AGENT_TERMINATED, data=payload)
+    return make_event(age, EventType.AGENT_TERMINATED, data=payload)
 
 
 @pytest.fixture
@@ -67,10 +67,10 @@ def keys(key: AuditKey) -> PublicKeys:
 
 @pytest.fixture
 def conn() -> Iterator[Connection]:
-    yield from memory()
+    yield from open_memory_database()
 
 
-def memory() -> Iterator[Connection]:
+def open_memory_database() -> Iterator[Connection]:
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
     with engine.connect() as connection:
@@ -124,10 +124,10 @@ def test_invalid_key_file_is_rejected_and_not_quoted(tmp_path: Path, content: st
     path.write_text(content, encoding="ascii")
     path.chmod(0o600)
 
-    with pytest.raises(AuditKeyError, match="is not an unencrypted ed25519 private key") as caught:
+    with pytest.raises(AuditKeyError, match="is not an unencrypted ed25519 private key") as error_info:
         AuditKey.load_or_create(tmp_path)
 
-    assert "hunter2" not in f"{caught.value}{caught.value.__cause__!r}"
+    assert "hunter2" not in f"{error_info.value}{error_info.value.__cause__!r}"
     assert path.read_text(encoding="ascii") == content
 
 
@@ -162,15 +162,18 @@ def test_key_repr_has_only_its_name(key: AuditKey, tmp_path: Path) -> None:
 
 def test_earlier_signatures_stay_valid_after_key_rotation(tmp_path: Path) -> None:
     old = AuditKey.load_or_create(tmp_path)
-    signed = old.sign(termination())
+    signed_event = old.sign(make_termination())
     (tmp_path / "audit-key.pem").unlink()
 
     new = AuditKey.load_or_create(tmp_path)
 
-    known = PublicKeys.load(tmp_path / "audit-key.pub")
-    assert [name for name, _ in known] == [old.key_id, new.key_id]
+    public_keys = PublicKeys.load(tmp_path / "audit-key.pub")
+    assert [name for name, _ in public_keys] == [old.key_id, new.key_id]
     assert (
-        known.find_signature_problem(old.key_id, signed.data["signature"], build_signed_content(signed)) == ""
+        public_keys.find_signature_problem(
+            old.key_id, signed_event.data["signature"], build_signed_content(signed_event)
+        )
+        == ""
     )
 
 
@@ -205,14 +208,16 @@ def one_key(tmp_path_factory: pytest.TempPathFactory) -> AuditKey:
 @given(
     agent=_text,
     time=st.integers(0, 2**40) | st.floats(0, 1e12),
-    said=st.dictionaries(_text, _json, max_size=4),
+    data=st.dictionaries(_text, _json, max_size=4),
 )
 def test_signature_survives_the_log_with_any_text(
-    one_key: AuditKey, agent: str, time: float, said: dict[str, Any]
+    one_key: AuditKey, agent: str, time: float, data: dict[str, Any]
 ) -> None:
-    signed = one_key.sign(AgentEvent(type=EventType.AGENT_TERMINATED, time=time, agent_id=agent, data=said))
-    for conn in memory():
-        append_events(conn, [signed])
+    signed_event = one_key.sign(
+        AgentEvent(type=EventType.AGENT_TERMINATED, time=time, agent_id=agent, data=data)
+    )
+    for conn in open_memory_database():
+        append_events(conn, [signed_event])
 
         report = verify_audit(conn, PublicKeys([one_key.public]))
 
@@ -221,7 +226,7 @@ def test_signature_survives_the_log_with_any_text(
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "changes",
     [
         {"agent_id": "wasp"},
         {"session_id": "s2"},
@@ -233,12 +238,12 @@ def test_signature_survives_the_log_with_any_text(
     ],
 )
 def test_signature_is_valid_only_for_its_content(
-    conn: Connection, key: AuditKey, keys: PublicKeys, changed: dict[str, Any]
+    conn: Connection, key: AuditKey, keys: PublicKeys, changes: dict[str, Any]
 ) -> None:
-    signed = key.sign(termination())
-    if "data" in changed:
-        changed = {"data": {**signed.data, **changed["data"]}}
-    append_events(conn, [replace(signed, **changed)])
+    signed_event = key.sign(make_termination())
+    if "data" in changes:
+        changes = {"data": {**signed_event.data, **changes["data"]}}
+    append_events(conn, [replace(signed_event, **changes)])
 
     [fault] = verify_audit(conn, keys).signatures.faults
 
@@ -248,18 +253,18 @@ def test_signature_is_valid_only_for_its_content(
 def test_terminations_with_unknown_signer_are_listed(
     conn: Connection, key: AuditKey, keys: PublicKeys, tmp_path: Path
 ) -> None:
-    stranger = AuditKey.load_or_create(tmp_path / "stranger")
-    posing = stranger.sign(termination())
-    posing.data = {**posing.data, "key_id": key.key_id}
+    other_key = AuditKey.load_or_create(tmp_path / "stranger")
+    forged_event = other_key.sign(make_termination())
+    forged_event.data = {**forged_event.data, "key_id": key.key_id}
     append_events(
         conn,
         [
-            key.sign(termination()),
-            termination(),
-            stranger.sign(termination()),
-            posing,
-            termination(key_id=key.key_id, signature="!"),
-            termination(key_id=key.key_id, signature=7),
+            key.sign(make_termination()),
+            make_termination(),
+            other_key.sign(make_termination()),
+            forged_event,
+            make_termination(key_id=key.key_id, signature="!"),
+            make_termination(key_id=key.key_id, signature=7),
         ],
     )
 
@@ -273,7 +278,7 @@ def test_terminations_with_unknown_signer_are_listed(
 
 
 def test_many_faults_are_counted(conn: Connection, keys: PublicKeys) -> None:
-    append_events(conn, [termination() for _ in range(50)])
+    append_events(conn, [make_termination() for _ in range(50)])
 
     signatures = verify_audit(conn, keys).signatures
 
@@ -284,7 +289,7 @@ async def test_signatures_are_checked_in_the_archive_too(
     database_url: str, key: AuditKey, keys: PublicKeys
 ) -> None:
     store = Store.open(database_url)
-    await store.append([key.sign(termination(50)), termination(40), key.sign(termination(1))])
+    await store.append([key.sign(make_termination(50)), make_termination(40), key.sign(make_termination(1))])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
     report = await store.read(lambda conn: verify_audit(conn, keys))
@@ -298,11 +303,13 @@ async def test_signatures_are_checked_in_the_archive_too(
 
 
 @pytest.fixture
-async def archived(database_url: str, key: AuditKey) -> str:
+async def archived_url(database_url: str, key: AuditKey) -> str:
     """Create a database with six archived events and no triggers."""
     store = Store.open(database_url)
-    events = [key.sign(termination(50)) if n == 3 else event(50, id=f"event-{n}") for n in range(1, 7)]
-    await store.append([*events, event(1, id="event-7")])
+    events = [
+        key.sign(make_termination(50)) if n == 3 else make_event(50, id=f"event-{n}") for n in range(1, 7)
+    ]
+    await store.append([*events, make_event(1, id="event-7")])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
     await store.close()
     tables = ("events", "audit_archive")
@@ -319,14 +326,14 @@ async def archived(database_url: str, key: AuditKey) -> str:
 EVENT_COLUMNS = [column.name for column in EVENTS.columns if column.name != "seq"]
 
 
-def other_value(url: str, column: str) -> str:
+def make_other_value(url: str, column: str) -> str:
     """Return an SQL expression for a value that differs from that of the row."""
     if column.endswith("hash"):
         return r"'\x00'::bytea" if is_postgres(url) else "zeroblob(32)"
     return "time + 0.001" if column == "time" else f"{column} || ' '"
 
 
-def audit(url: str, keys: PublicKeys) -> AuditResult:
+def verify_database(url: str, keys: PublicKeys) -> AuditResult:
     store = Store.open(url, read_only=True)
     try:
         return store.read_now(lambda conn: verify_audit(conn, keys))
@@ -334,21 +341,24 @@ def audit(url: str, keys: PublicKeys) -> AuditResult:
         store.close_now()
 
 
-def test_untouched_archive_is_intact(archived: str, keys: PublicKeys) -> None:
-    report = audit(archived, keys)
+def test_untouched_archive_is_intact(archived_url: str, keys: PublicKeys) -> None:
+    report = verify_database(archived_url, keys)
 
     assert report.ok
     assert (report.log.rows, report.log.let_go, report.archive.rows) == (1, 6, 6)
 
 
-@pytest.mark.parametrize("column", [c.name for c in AUDIT_ARCHIVE.columns if c.name != "seq"])
+@pytest.mark.parametrize("column", [column.name for column in AUDIT_ARCHIVE.columns if column.name != "seq"])
 def test_change_to_an_archived_column_is_detected_at_its_row(
-    archived: str, keys: PublicKeys, column: str
+    archived_url: str, keys: PublicKeys, column: str
 ) -> None:
     """B80: every change to a row of the audit archive is detected."""
-    change(archived, f"UPDATE audit_archive SET {column} = {other_value(archived, column)} WHERE seq = 4")
+    change(
+        archived_url,
+        f"UPDATE audit_archive SET {column} = {make_other_value(archived_url, column)} WHERE seq = 4",
+    )
 
-    report = audit(archived, keys)
+    report = verify_database(archived_url, keys)
 
     assert (report.ok, report.archive.ok, report.archive.first_bad, report.archive.rows) == (
         False,
@@ -360,12 +370,14 @@ def test_change_to_an_archived_column_is_detected_at_its_row(
 
 @pytest.mark.parametrize("column", EVENT_COLUMNS)
 def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
-    archived: str, keys: PublicKeys, column: str
+    archived_url: str, keys: PublicKeys, column: str
 ) -> None:
     """B80: every change to a row of the audit log is detected on both databases."""
-    change(archived, f"UPDATE events SET {column} = {other_value(archived, column)} WHERE seq = 7")
+    change(
+        archived_url, f"UPDATE events SET {column} = {make_other_value(archived_url, column)} WHERE seq = 7"
+    )
 
-    report = audit(archived, keys)
+    report = verify_database(archived_url, keys)
 
     assert (report.ok, report.log.ok, report.log.first_bad, report.archive.ok) == (False, False, 7, True)
 
@@ -386,12 +398,12 @@ def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
     ],
 )
 def test_removed_or_moved_archive_rows_are_detected(
-    archived: str, keys: PublicKeys, statement: str, first_bad: int
+    archived_url: str, keys: PublicKeys, statement: str, first_bad: int
 ) -> None:
     """B80: every change to the audit archive is detected, including removed last rows."""
-    change(archived, statement)
+    change(archived_url, statement)
 
-    report = audit(archived, keys)
+    report = verify_database(archived_url, keys)
 
     assert not report.archive.ok
     assert report.archive.first_bad == first_bad
@@ -405,33 +417,50 @@ def test_removed_or_moved_archive_rows_are_detected(
         "UPDATE event_log_head SET base_hash = NULL",
     ],
 )
-def test_moved_archive_start_is_detected(archived: str, keys: PublicKeys, statement: str) -> None:
+def test_moved_archive_start_is_detected(archived_url: str, keys: PublicKeys, statement: str) -> None:
     """B80: the database records where the archive starts after pruning."""
-    change(archived, statement)
+    change(archived_url, statement)
 
-    assert not audit(archived, keys).log.ok
+    assert not verify_database(archived_url, keys).log.ok
 
 
 # -- the file --------------------------------------------------------------------------------------
 
 
-def exported(conn: Connection, key: AuditKey | None, **asked: Any) -> list[bytes]:
+def make_export(conn: Connection, key: AuditKey | None, **options: Any) -> list[bytes]:
     keys = PublicKeys([key.public] if key is not None else [])
-    return list(export_lines(conn, now=NOW, keys=keys, signer=key, **asked))
+    return list(export_lines(conn, now=NOW, keys=keys, signer=key, **options))
 
 
-def fill(conn: Connection, key: AuditKey) -> None:
+def fill_log(conn: Connection, key: AuditKey) -> None:
     """Add archived and logged audit events, and steps in between that are not part of the trail."""
     step = EventType.STEP_COMPLETED
-    append_events(conn, [event(50), event(49, step), key.sign(termination(48)), event(47, data={"é": -0.0})])
+    append_events(
+        conn,
+        [
+            make_event(50),
+            make_event(49, step),
+            key.sign(make_termination(48)),
+            make_event(47, data={"é": -0.0}),
+        ],
+    )
     prune(conn, NOW, SETTINGS)
-    append_events(conn, [event(3), event(2.5, step), key.sign(termination(2)), event(1), event(0.5, step)])
+    append_events(
+        conn,
+        [
+            make_event(3),
+            make_event(2.5, step),
+            key.sign(make_termination(2)),
+            make_event(1),
+            make_event(0.5, step),
+        ],
+    )
 
 
 def test_exported_trail_verifies_on_its_own(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
-    fill(conn, key)
+    fill_log(conn, key)
 
-    lines = exported(conn, key)
+    lines = make_export(conn, key)
 
     report = check_export(lines, keys)
     assert (report.ok, report.rows, report.key_id, report.own_keys) == (True, 6, key.key_id, False)
@@ -452,40 +481,40 @@ def read_archive(conn: Connection) -> list[tuple[int, AgentEvent]]:
 
 
 def test_export_contains_only_the_requested_period(conn: Connection, key: AuditKey, keys: PublicKeys) -> None:
-    fill(conn, key)
+    fill_log(conn, key)
 
-    lines = exported(conn, key, since=NOW - 48 * DAY, until=NOW - 2 * DAY)
+    lines = make_export(conn, key, since=NOW - 48 * DAY, until=NOW - 2 * DAY)
 
     assert [json.loads(line)["seq"] for line in lines[1:-1]] == [3, 4, 5]
     assert check_export(lines, keys).ok
 
 
 def test_files_own_keys_are_named_as_such(conn: Connection, key: AuditKey) -> None:
-    fill(conn, key)
+    fill_log(conn, key)
 
-    report = check_export(exported(conn, key))
+    report = check_export(make_export(conn, key))
 
     assert (report.ok, report.own_keys, report.key_id) == (True, True, key.key_id)
 
 
 def test_unsigned_export_is_reported_as_unsigned(conn: Connection, key: AuditKey) -> None:
-    append_events(conn, [event(1)])
+    append_events(conn, [make_event(1)])
 
-    assert check_export(exported(conn, None)) == ExportCheck(ok=True, rows=1, own_keys=True)
+    assert check_export(make_export(conn, None)) == ExportCheck(ok=True, rows=1, own_keys=True)
 
 
 def test_unsigned_termination_is_named_in_the_file_too(
     conn: Connection, key: AuditKey, keys: PublicKeys
 ) -> None:
-    append_events(conn, [termination()])
+    append_events(conn, [make_termination()])
 
-    report = check_export(exported(conn, key), keys)
+    report = check_export(make_export(conn, key), keys)
 
     assert (report.ok, [fault.seq for fault in report.signatures.faults]) == (False, [1])
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("change_lines", "reason"),
     [
         (lambda lines: lines[1:], "line 1 is out of place"),
         (lambda lines: lines[:-1], "the last line is missing"),
@@ -500,11 +529,11 @@ def test_unsigned_termination_is_named_in_the_file_too(
     ],
 )
 def test_removed_added_or_moved_export_lines_are_detected(
-    conn: Connection, key: AuditKey, keys: PublicKeys, spoil: Any, reason: str
+    conn: Connection, key: AuditKey, keys: PublicKeys, change_lines: Any, reason: str
 ) -> None:
-    fill(conn, key)
+    fill_log(conn, key)
 
-    report = check_export(spoil(exported(conn, key)), keys)
+    report = check_export(change_lines(make_export(conn, key)), keys)
 
     assert not report.ok
     assert reason in report.reason
@@ -512,27 +541,30 @@ def test_removed_added_or_moved_export_lines_are_detected(
 
 @given(data=st.data())
 def test_change_of_any_export_byte_is_detected(one_key: AuditKey, data: st.DataObject) -> None:
-    for conn in memory():
-        fill(conn, one_key)
-        whole = b"".join(exported(conn, one_key))
-    at = data.draw(st.integers(0, len(whole) - 1))
-    byte = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
-    spoilt = whole[:at] + bytes([byte]) + whole[at + 1 :]
+    for conn in open_memory_database():
+        fill_log(conn, one_key)
+        file_content = b"".join(make_export(conn, one_key))
+    position = data.draw(st.integers(0, len(file_content) - 1))
+    byte = data.draw(st.integers(0, 255).filter(lambda value: value != file_content[position]))
+    changed_content = file_content[:position] + bytes([byte]) + file_content[position + 1 :]
 
     # Whitespace at the end, after the last line's object, is not significant.
-    harmless = at == len(whole) - 1 and byte in b" \t\r\n"
-    assert check_export(spoilt.splitlines(keepends=True), PublicKeys([one_key.public])).ok is harmless
+    is_harmless = position == len(file_content) - 1 and byte in b" \t\r\n"
+    assert (
+        check_export(changed_content.splitlines(keepends=True), PublicKeys([one_key.public])).ok
+        is is_harmless
+    )
 
 
 def test_row_changed_before_the_export_is_detected_in_the_file(
     conn: Connection, key: AuditKey, keys: PublicKeys
 ) -> None:
     """B80: an export of a changed row does not hide the change."""
-    fill(conn, key)
+    fill_log(conn, key)
     for column in ("data", "agent_id", "time", "hash"):
         conn.exec_driver_sql(f"UPDATE events SET {column} = x'00ff' WHERE seq = 5")
 
-    assert not check_export(exported(conn, key), keys).ok
+    assert not check_export(make_export(conn, key), keys).ok
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -542,13 +574,13 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     storage = tmp_path / ".queenright"
     key = AuditKey.load_or_create(storage)
     store = Store.open(f"sqlite:///{storage / 'queenright.db'}")
-    await store.append([event(50), key.sign(termination(2)), event(1)])
+    await store.append([make_event(50), key.sign(make_termination(2)), make_event(1)])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
-    whole = queenright("audit", "verify", cwd=tmp_path)
+    log_result = queenright("audit", "verify", cwd=tmp_path)
     export = queenright("audit", "export", "--since", "1970-01-02", "--out", "trail.jsonl", cwd=tmp_path)
-    alone = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
-    elsewhere = queenright(
+    export_result = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
+    elsewhere_result = queenright(
         "audit",
         "verify",
         "--export",
@@ -558,12 +590,12 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
         "--json",
         cwd=tmp_path,
     )
-    await store.append([termination(0)])
-    broken = queenright("audit", "verify", cwd=tmp_path)
+    await store.append([make_termination(0)])
+    changed_result = queenright("audit", "verify", cwd=tmp_path)
     result = queenright("audit", "verify", "--json", cwd=tmp_path)
     await store.close()
 
-    assert (whole.returncode, whole.stdout.splitlines()) == (
+    assert (log_result.returncode, log_result.stdout.splitlines()) == (
         0,
         [
             "The event log is intact: 2 rows, none changed; 1 older row pruned.",
@@ -573,26 +605,26 @@ async def test_verify_and_export_by_command_while_the_service_runs(tmp_path: Pat
     )
     assert (export.returncode, key.key_id in export.stdout, "3 events" in export.stdout) == (0, True, True)
     assert stat.S_IMODE((tmp_path / "trail.jsonl").stat().st_mode) == 0o600
-    assert alone.returncode == 0
-    assert key.key_id in alone.stdout
-    assert json.loads(elsewhere.stdout)["own_keys"] is True
-    assert broken.returncode == 1
-    assert "row 4" in broken.stdout
-    assert "'bee'" in broken.stdout
+    assert export_result.returncode == 0
+    assert key.key_id in export_result.stdout
+    assert json.loads(elsewhere_result.stdout)["own_keys"] is True
+    assert changed_result.returncode == 1
+    assert "row 4" in changed_result.stdout
+    assert "'bee'" in changed_result.stdout
     assert json.loads(result.stdout)["faults"][0]["seq"] == 4
 
 
 def test_changed_export_fails_and_missing_one_is_reported(tmp_path: Path) -> None:
     (tmp_path / "trail.jsonl").write_text("{}\n", encoding="ascii")
 
-    changed = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
-    missing = queenright("audit", "verify", "--export", "none.jsonl", cwd=tmp_path)
-    misused = queenright("audit", "export", "--since", "yesterday", cwd=tmp_path)
+    changed_result = queenright("audit", "verify", "--export", "trail.jsonl", cwd=tmp_path)
+    missing_result = queenright("audit", "verify", "--export", "none.jsonl", cwd=tmp_path)
+    invalid_date_result = queenright("audit", "export", "--since", "yesterday", cwd=tmp_path)
 
-    assert (changed.returncode, "line 1 " in changed.stdout) == (1, True)
-    assert (missing.returncode, misused.returncode) == (1, 2)
-    assert "cannot read none.jsonl" in missing.stderr
-    assert "'yesterday'" in misused.stderr.replace("\n", " ")
+    assert (changed_result.returncode, "line 1 " in changed_result.stdout) == (1, True)
+    assert (missing_result.returncode, invalid_date_result.returncode) == (1, 2)
+    assert "cannot read none.jsonl" in missing_result.stderr
+    assert "'yesterday'" in invalid_date_result.stderr.replace("\n", " ")
 
 
 async def test_command_reads_the_database_of_the_settings(
@@ -602,7 +634,7 @@ async def test_command_reads_the_database_of_the_settings(
         json.dumps({"database": database_url, "storage": "keys"}), encoding="utf-8"
     )
     store = Store.open(database_url)
-    await store.append([key.sign(termination(50)), key.sign(termination(1))])
+    await store.append([key.sign(make_termination(50)), key.sign(make_termination(1))])
     await store.transact(lambda conn: prune(conn, NOW, SETTINGS))
 
     result = queenright("audit", "verify", "--json", cwd=tmp_path)

@@ -10,54 +10,54 @@ import pytest
 from queenright.health.detection.health_state import HealthState
 from queenright.health.store.store import Store
 from queenright.runtime.events import EventType
-from tests.health.acting import Acting
+from tests.health.monitored_fleet import MonitoredFleet
 
 NAME = "tool_execution:bee:search"
 
 
 @pytest.fixture
-async def acting(tmp_path: Path) -> AsyncIterator[Acting]:
+async def fleet(tmp_path: Path) -> AsyncIterator[MonitoredFleet]:
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield Acting(store)
+    yield MonitoredFleet(store)
     await store.close()
 
 
-async def breaker(acting: Acting, to: str, name: str = NAME) -> None:
-    await acting.tell(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name=name, to=to)
+async def change_breaker(fleet: MonitoredFleet, state: str, name: str = NAME) -> None:
+    await fleet.publish_event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name=name, to=state)
 
 
-async def test_worker_is_failing_until_its_last_open_breaker_closes(acting: Acting) -> None:
+async def test_worker_is_failing_until_its_last_open_breaker_closes(fleet: MonitoredFleet) -> None:
     """A change of one breaker leaves the worker's other breakers as they are."""
-    await acting.start()
-    await breaker(acting, "open")
-    await breaker(acting, "open", "tool_execution:bee:fetch")
-    await breaker(acting, "closed", "tool_execution:bee:fetch")
-    assert acting.state() is HealthState.FAILING
+    await fleet.start_worker()
+    await change_breaker(fleet, "open")
+    await change_breaker(fleet, "open", "tool_execution:bee:fetch")
+    await change_breaker(fleet, "closed", "tool_execution:bee:fetch")
+    assert fleet.get_state() is HealthState.FAILING
 
-    await breaker(acting, "closed")
-    assert acting.state() is HealthState.HEALTHY
+    await change_breaker(fleet, "closed")
+    assert fleet.get_state() is HealthState.HEALTHY
 
 
 @pytest.mark.parametrize(
-    ("verdict", "after"), [("ACCEPT", HealthState.HEALTHY), ("CONTINUE", HealthState.DEGRADED)]
+    ("verdict", "expected_state"), [("ACCEPT", HealthState.HEALTHY), ("CONTINUE", HealthState.DEGRADED)]
 )
-async def test_b73_worker_progressing_without_the_half_open_tool_is_not_acted_on(
-    acting: Acting, verdict: str, after: HealthState
+async def test_b73_worker_progressing_beside_a_half_open_breaker_is_not_acted_on(
+    fleet: MonitoredFleet, verdict: str, expected_state: HealthState
 ) -> None:
     """
     B73: the breaker is half-open for 90 min without a call; the working worker is escalated at most once.
     """
-    await acting.start()
-    await acting.pass_time(600)
-    await breaker(acting, "open")
-    assert acting.state() is HealthState.FAILING
-    await acting.pass_time(60)
-    await breaker(acting, "half_open")
+    await fleet.start_worker()
+    await fleet.pass_time(600)
+    await change_breaker(fleet, "open")
+    assert fleet.get_state() is HealthState.FAILING
+    await fleet.pass_time(60)
+    await change_breaker(fleet, "half_open")
     for _ in range(90):
-        await acting.tell(EventType.LLM_CALL_COMPLETED, model="m")
-        await acting.tell(EventType.STEP_COMPLETED, verdict=verdict)
-        await acting.pass_time(60)
+        await fleet.publish_event(EventType.LLM_CALL_COMPLETED, model="m")
+        await fleet.publish_event(EventType.STEP_COMPLETED, verdict=verdict)
+        await fleet.pass_time(60)
 
-    assert acting.state() is after
-    assert "terminate done" not in acting.done()
-    assert acting.done().count("escalate done") <= 1
+    assert fleet.get_state() is expected_state
+    assert "terminate done" not in fleet.list_actions()
+    assert fleet.list_actions().count("escalate done") <= 1

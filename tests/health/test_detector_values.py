@@ -21,7 +21,7 @@ CALLS = st.tuples(
 )
 
 
-def reached(script: WorkerScript) -> set[FindingKind]:
+def list_kinds_at_limit(script: WorkerScript) -> set[FindingKind]:
     counts = list_detector_counts(script.health.vitals, SETTINGS)
     return {count.kind for count in counts if count.value >= count.limit}
 
@@ -29,23 +29,23 @@ def reached(script: WorkerScript) -> set[FindingKind]:
 @given(st.lists(st.one_of(CALLS, st.sampled_from(["RETRY", "ACCEPT"])), max_size=40))
 def test_count_at_its_limit_is_a_finding(events: list[tuple[str, str, str | None, str, float] | str]) -> None:
     script = WorkerScript(settings=SETTINGS).start()
-    for one in events:
-        if isinstance(one, str):
-            script.step(one)
+    for event in events:
+        if isinstance(event, str):
+            script.report_step(event)
         else:
-            tool, args, result, outcome, after = one
-            failed = {"error_type": "TimeoutError"} if outcome == "error" else {}
-            script.call(tool, args, result, outcome=outcome, after=after, **failed)
+            tool, args, result, outcome, after = event
+            error_fields = {"error_type": "TimeoutError"} if outcome == "error" else {}
+            script.report_call(tool, args, result, outcome=outcome, after=after, **error_fields)
 
-        findings = script.kinds()
-        assert reached(script) - {FindingKind.ERROR_RATE} <= findings
-        assert findings & EXACT <= reached(script)
+        findings = script.list_finding_kinds()
+        assert list_kinds_at_limit(script) - {FindingKind.ERROR_RATE} <= findings
+        assert findings & EXACT <= list_kinds_at_limit(script)
 
 
 def test_failed_calls_are_a_finding_at_the_reported_count() -> None:
     script = WorkerScript(settings=SETTINGS).start()
     for n in range(SETTINGS.bands.high):
-        assert FindingKind.ERROR_STREAK not in reached(script) | script.kinds()
-        script.call(f"tool{n}", "a", f"r{n}", outcome="error", error_type=f"Error{n}")
+        assert FindingKind.ERROR_STREAK not in list_kinds_at_limit(script) | script.list_finding_kinds()
+        script.report_call(f"tool{n}", "a", f"r{n}", outcome="error", error_type=f"Error{n}")
 
-    assert FindingKind.ERROR_STREAK in reached(script) & script.kinds()
+    assert FindingKind.ERROR_STREAK in list_kinds_at_limit(script) & script.list_finding_kinds()

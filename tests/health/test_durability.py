@@ -22,7 +22,7 @@ from tests.databases import verify_log
 
 ROUNDS = 15
 
-COLONY = """
+COMMON_SOURCE = """
 import asyncio, itertools, os, signal, sys, time
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.detection.health_state import HealthState
@@ -35,85 +35,86 @@ from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 
-def worker(session):
-    found = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)
-    return WorkerHealth(VitalSigns("bee", session, 1.0), (found,), HealthState.STUCK, 1.0, "")
+def make_worker(session):
+    finding = Finding(kind=FindingKind.DOOM_LOOP, severity=Severity.HIGH, evidence="e", since=1.0)
+    return WorkerHealth(VitalSigns("bee", session, 1.0), (finding,), HealthState.STUCK, 1.0, "")
 
-def service(store, publish):
+def make_service(store, publish):
     return TicketService(store, settings=HealthSettings(), clock=time.time, publish=publish)
 
 DRAFT = TicketDraft(
     severity=Severity.HIGH, cause="c", judge_reasoning="r", suggested_action="a", evidence_snippet="e"
 )
 
-def acknowledged(what, which):
-    os.write(1, f"{what} {which}\\n".encode())
+def acknowledge(kind, value):
+    os.write(1, f"{kind} {value}\\n".encode())
 """
 
 WORKS_UNTIL_KILLED = (
-    COLONY
+    COMMON_SOURCE
     + """
-async def appends(store, name):
+async def append_events(store, name):
     for number in itertools.count():
         fields = dict(type=EventType.STEP_COMPLETED, time=time.time(), agent_id=name)
         events = [AgentEvent(**fields) for _ in range(number % 5 + 1)]
         await store.append(events)
         for event in events:
-            acknowledged("event", event.id)
+            acknowledge("event", event.id)
 
-async def tickets(store):
-    keeper = service(store, lambda *events: None)
-    await keeper.load()
+async def write_tickets(store):
+    ticket_service = make_service(store, lambda *events: None)
+    await ticket_service.load()
     for number in itertools.count():
-        raised = await keeper.raise_ticket(worker(f"s{number % 7}"), DRAFT)
-        acknowledged("counted", f"{raised.ticket.ticket_id} {raised.ticket.occurrences}")
-        if raised.ticket.status == "open" and number % 2:
-            ticket = await keeper.intervene(raised.ticket.ticket_id, "a", "high")
-            acknowledged("intervened", ticket.ticket_id)
+        report = await ticket_service.raise_ticket(make_worker(f"s{number % 7}"), DRAFT)
+        acknowledge("counted", f"{report.ticket.ticket_id} {report.ticket.occurrences}")
+        if report.ticket.status == "open" and number % 2:
+            ticket = await ticket_service.intervene(report.ticket.ticket_id, "a", "high")
+            acknowledge("intervened", ticket.ticket_id)
 
 async def main():
     store = Store.open(sys.argv[1])
-    acknowledged("ready", os.getpid())
-    await asyncio.gather(tickets(store), *(appends(store, f"worker-{n}") for n in range(3)))
+    acknowledge("ready", os.getpid())
+    await asyncio.gather(write_tickets(store), *(append_events(store, f"worker-{n}") for n in range(3)))
 
-# One process imports everything; each line it reads is one more life of a child that is going to be killed.
+# One process does the slow imports, and forks a child, to be killed, for each line that it reads.
 for line in sys.stdin:
     if (child := os.fork()) == 0:
         asyncio.run(main())
     status = os.waitpid(child, 0)[1]
-    acknowledged("dead", os.WTERMSIG(status))
+    acknowledge("dead", os.WTERMSIG(status))
 """
 )
 
 DIES_BEFORE_PUBLISHING = (
-    COLONY
+    COMMON_SOURCE
     + """
 async def main():
-    keeper = service(Store.open(sys.argv[1]), lambda *events: os.kill(os.getpid(), signal.SIGKILL))
-    await keeper.raise_ticket(worker("s1"), DRAFT)
+    store = Store.open(sys.argv[1])
+    ticket_service = make_service(store, lambda *events: os.kill(os.getpid(), signal.SIGKILL))
+    await ticket_service.raise_ticket(make_worker("s1"), DRAFT)
 
 asyncio.run(main())
 """
 )
 
 
-def everything(conn: Connection) -> list[tuple[int, AgentEvent]]:
+def read_all_events(conn: Connection) -> list[tuple[int, AgentEvent]]:
     return read_events(conn, limit=1_000_000)
 
 
-def start(program: str, url: str) -> subprocess.Popen[str]:
+def start_process(program: str, url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", program, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
 
 
-async def load(url: str) -> tuple[list[EscalationTicket], list[AgentEvent]]:
+async def load_database(url: str) -> tuple[list[EscalationTicket], list[AgentEvent]]:
     store = Store.open(url)
     service = TicketService(store, settings=HealthSettings(), clock=lambda: 0.0, publish=lambda *_: None)
-    waiting = await service.load()
-    logged = [event for _, event in await store.read(everything)]
+    untriaged_tickets = await service.load()
+    events = [event for _, event in await store.read(read_all_events)]
     await store.close()
-    return waiting, logged
+    return untriaged_tickets, events
 
 
 async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
@@ -123,78 +124,83 @@ async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
     B43: a process is killed after it stores a ticket and before it publishes it. The restart publishes it
     once.
     """
-    child = start(DIES_BEFORE_PUBLISHING, database_url)
+    child = start_process(DIES_BEFORE_PUBLISHING, database_url)
     child.communicate(timeout=30)
     assert child.returncode == -signal.SIGKILL
 
-    [waiting], logged = await load(database_url)
+    [untriaged_ticket], events = await load_database(database_url)
 
-    [event] = logged
+    [event] = events
     assert event.type is EventType.WORKER_ESCALATION_TICKET
-    assert event.data["ticket"]["ticket_id"] == waiting.ticket_id
-    [again], logged = await load(database_url)
-    assert again == waiting
-    assert len(logged) == 1
+    assert event.data["ticket"]["ticket_id"] == untriaged_ticket.ticket_id
+    [reloaded_ticket], events = await load_database(database_url)
+    assert reloaded_ticket == untriaged_ticket
+    assert len(events) == 1
 
 
 async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
     """B77: ``kill -9`` at any time loses no event or ticket, and stores none twice."""
-    chance = random.Random(77)
-    acknowledged: dict[str, set[str]] = {
+    generator = random.Random(77)
+    acknowledged_values: dict[str, set[str]] = {
         "ready": set(),
         "event": set(),
         "counted": set(),
         "intervened": set(),
     }
 
-    mother = start(WORKS_UNTIL_KILLED, database_url)
+    launcher = start_process(WORKS_UNTIL_KILLED, database_url)
     for _ in range(ROUNDS):
-        for what, which in one_life(mother, chance.randrange(1, 400)):
-            acknowledged[what].add(which)
+        for kind, value in run_until_killed(launcher, generator.randrange(1, 400)):
+            acknowledged_values[kind].add(value)
         verification = verify_log(database_url)
         assert verification.ok, verification.reason
 
-    mother.communicate(timeout=30)
-    waiting, logged = await load(database_url)
+    launcher.communicate(timeout=30)
+    untriaged_tickets, events = await load_database(database_url)
     store = Store.open(database_url)
-    tickets = {ticket.ticket_id: ticket for ticket in await store.read(all_tickets)}
+    tickets = {ticket.ticket_id: ticket for ticket in await store.read(list_all_tickets)}
     await store.close()
-    assert acknowledged["event"] <= {event.id for event in logged}
-    assert len({event.id for event in logged}) == len(logged)
-    for which in acknowledged["counted"]:
-        ticket_id, occurrences = which.split()
+    assert acknowledged_values["event"] <= {event.id for event in events}
+    assert len({event.id for event in events}) == len(events)
+    for value in acknowledged_values["counted"]:
+        ticket_id, occurrences = value.split()
         assert tickets[ticket_id].occurrences >= int(occurrences)
     assert all(
-        tickets[ticket_id].status is TicketStatus.INTERVENING for ticket_id in acknowledged["intervened"]
+        tickets[ticket_id].status is TicketStatus.INTERVENING
+        for ticket_id in acknowledged_values["intervened"]
     )
     assert len({ticket.fingerprint for ticket in tickets.values()}) == len(tickets) == 7
-    opened = [e for e in logged if e.type is EventType.WORKER_ESCALATION_TICKET]
-    assert sorted(e.data["ticket"]["ticket_id"] for e in opened) == sorted(tickets)
-    notified_ids = {e.data["ticket_id"] for e in logged if e.type is EventType.QUEEN_INTERVENTION_REQUESTED}
-    assert notified_ids == {t.ticket_id for t in tickets.values() if t.status is TicketStatus.INTERVENING}
-    assert {ticket.ticket_id for ticket in waiting} == tickets.keys() - notified_ids
-    assert len(acknowledged["event"]) > 100
-    assert acknowledged["counted"]
+    ticket_events = [event for event in events if event.type is EventType.WORKER_ESCALATION_TICKET]
+    assert sorted(event.data["ticket"]["ticket_id"] for event in ticket_events) == sorted(tickets)
+    notified_ids = {
+        event.data["ticket_id"] for event in events if event.type is EventType.QUEEN_INTERVENTION_REQUESTED
+    }
+    assert notified_ids == {
+        ticket.ticket_id for ticket in tickets.values() if ticket.status is TicketStatus.INTERVENING
+    }
+    assert {ticket.ticket_id for ticket in untriaged_tickets} == tickets.keys() - notified_ids
+    assert len(acknowledged_values["event"]) > 100
+    assert acknowledged_values["counted"]
 
 
-def one_life(mother: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]:
+def run_until_killed(launcher: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]:
     """Run a child until it has acknowledged ``lines`` lines, kill it, and return what it acknowledged."""
-    assert mother.stdin is not None
-    assert mother.stdout is not None
-    print(file=mother.stdin, flush=True)
-    output = [next_line(mother.stdout)]
+    assert launcher.stdin is not None
+    assert launcher.stdout is not None
+    print(file=launcher.stdin, flush=True)
+    output = [read_line(launcher.stdout)]
     while output[-1][0] != "dead":
         if len(output) == lines:
             os.kill(int(output[0][1]), signal.SIGKILL)
-        output.append(next_line(mother.stdout))
+        output.append(read_line(launcher.stdout))
     assert output.pop() == ("dead", str(int(signal.SIGKILL)))
     return output
 
 
-def next_line(stream: IO[str]) -> tuple[str, str]:
-    what, which = stream.readline().strip().split(" ", 1)
-    return what, which
+def read_line(stream: IO[str]) -> tuple[str, str]:
+    kind, value = stream.readline().strip().split(" ", 1)
+    return kind, value
 
 
-def all_tickets(conn: Connection) -> list[EscalationTicket]:
+def list_all_tickets(conn: Connection) -> list[EscalationTicket]:
     return ticket_history(conn, limit=1000)

@@ -27,13 +27,13 @@ from queenright.runtime.events import AgentEvent, EventType
 from tests.databases import change, connected, is_postgres, unguard, verify_log
 
 ROWS = 12
-COPIED = ", ".join(
+COPIED_ROW = ", ".join(
     ["13", "'copy'", *(column.name for column in EVENTS.columns if column.name not in ("seq", "id"))]
 )
-TEXTS = [column.name for column in EVENTS.columns if column.name.endswith("_id")]
+TEXT_COLUMNS = [column.name for column in EVENTS.columns if column.name.endswith("_id")]
 
 
-def step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
+def make_step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
     return AgentEvent(
         **{"type": EventType.STEP_COMPLETED, "time": 1000.0 + number, "agent_id": agent_id, **fields}
     )
@@ -42,12 +42,12 @@ def step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
 @pytest.fixture
 def database(database_url: str) -> str:
     """Create a closed log of ``ROWS`` events, without the triggers that prevent changes."""
-    write(database_url, [step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
+    write_log(database_url, [make_step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
     unguard(database_url)
     return database_url
 
 
-def write(url: str, events: list[AgentEvent]) -> None:
+def write_log(url: str, events: list[AgentEvent]) -> None:
     import asyncio
 
     async def run() -> None:
@@ -59,17 +59,17 @@ def write(url: str, events: list[AgentEvent]) -> None:
     asyncio.run(run())
 
 
-def zeros(url: str) -> str:
+def get_zero_hash(url: str) -> str:
     """Return an SQL expression for the hash before the first row."""
     return "decode(repeat('00', 32), 'hex')" if is_postgres(url) else "zeroblob(32)"
 
 
-def check(url: str) -> Verification:
+def verify_database(url: str) -> Verification:
     return verify_log(url)
 
 
 def test_untouched_log_is_intact(database: str) -> None:
-    verification = check(database)
+    verification = verify_database(database)
 
     assert (verification.ok, verification.rows, verification.first_bad, verification.reason) == (
         True,
@@ -83,16 +83,16 @@ def test_untouched_log_is_intact(database: str) -> None:
 def test_empty_log_is_whole(database_url: str) -> None:
     Store.open(database_url).close_now()
 
-    assert check(database_url) == Verification(ok=True, rows=0, head="0" * 64)
+    assert verify_database(database_url) == Verification(ok=True, rows=0, head="0" * 64)
 
 
 @pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.name != "seq"])
 def test_change_to_any_column_is_detected_at_its_row(database: str, column: str) -> None:
     """B80: every change to a row of the audit log is detected."""
-    value = {"time": "time + 0.001", "hash": zeros(database)}.get(column, f"{column} || ' '")
+    value = {"time": "time + 0.001", "hash": get_zero_hash(database)}.get(column, f"{column} || ' '")
     change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
 
-    verification = check(database)
+    verification = verify_database(database)
 
     assert (verification.ok, verification.rows, verification.first_bad) == (False, 6, 7)
     assert "row 7" in verification.reason
@@ -113,7 +113,7 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
             "row -4 is added",
         ),
         (
-            f"INSERT INTO events SELECT {COPIED} FROM events WHERE seq = 12",
+            f"INSERT INTO events SELECT {COPIED_ROW} FROM events WHERE seq = 12",
             13,
             "row 13 does not match its hash",
         ),
@@ -127,9 +127,9 @@ def test_removed_added_or_moved_rows_are_detected(
     database: str, statement: str, first_bad: int, reason: str
 ) -> None:
     """B80: every change to the audit log is detected, including removed last rows."""
-    change(database, statement.replace("{zeros}", zeros(database)))
+    change(database, statement.replace("{zeros}", get_zero_hash(database)))
 
-    verification = check(database)
+    verification = verify_database(database)
 
     assert not verification.ok
     assert verification.first_bad == first_bad
@@ -143,11 +143,11 @@ def test_removed_added_or_moved_rows_are_detected(
 def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reason: str) -> None:
     """B80: values of another type, including one that is not text, are detected."""
     url = f"sqlite:///{tmp_path / 'hive.db'}"
-    write(url, [step(i) for i in range(ROWS)])
+    write_log(url, [make_step(i) for i in range(ROWS)])
     unguard(url)
     change(url, f"UPDATE events SET data = {value} WHERE seq = 6")
 
-    verification = check(url)
+    verification = verify_database(url)
 
     assert (verification.ok, verification.first_bad) == (False, 6)
     assert reason in verification.reason
@@ -162,7 +162,7 @@ def test_swapped_rows_are_detected(database: str) -> None:
         "UPDATE events SET seq = 4 WHERE seq = -3",
     )
 
-    assert check(database).first_bad == 3
+    assert verify_database(database).first_bad == 3
 
 
 def test_row_rewritten_with_its_own_hash_is_detected_at_the_next(database: str) -> None:
@@ -178,11 +178,11 @@ def test_row_rewritten_with_its_own_hash_is_detected_at_the_next(database: str) 
         digest = hashlib.sha256(before + orjson.dumps(row)).digest()
         conn.execute(EVENTS.update().where(EVENTS.c.seq == 7).values(data=row[13], hash=digest))
 
-    assert check(database).first_bad == 8
+    assert verify_database(database).first_bad == 8
 
 
 def test_database_refuses_to_change_or_delete_an_event(database_url: str) -> None:
-    write(database_url, [step()])
+    write_log(database_url, [make_step()])
     statements = ["UPDATE events SET type = 'x'", "DELETE FROM events"]
     if is_postgres(database_url):
         statements += ["TRUNCATE events", "TRUNCATE audit_archive"]
@@ -191,13 +191,13 @@ def test_database_refuses_to_change_or_delete_an_event(database_url: str) -> Non
         with pytest.raises(IntegrityError, match="append-only"):
             change(database_url, statement)
 
-    assert check(database_url).ok
+    assert verify_database(database_url).ok
 
 
 def test_log_continues_after_a_restart(database: str) -> None:
-    write(database, [step(100)])
+    write_log(database, [make_step(100)])
 
-    verification = check(database)
+    verification = verify_database(database)
 
     assert (verification.ok, verification.rows) == (True, ROWS + 1)
 
@@ -215,7 +215,7 @@ def conn(database_url: str) -> Iterator[Connection]:
     engine.dispose()
 
 
-def memory(options: dict[str, Any]) -> Iterator[Connection]:
+def open_memory_database(options: dict[str, Any]) -> Iterator[Connection]:
     engine = create_engine("sqlite://", **options)
     METADATA.create_all(engine)
     with engine.connect() as connection:
@@ -227,24 +227,25 @@ def memory(options: dict[str, Any]) -> Iterator[Connection]:
 def test_events_are_read_in_pages_and_by_type_worker_and_time(conn: Connection) -> None:
     alert = EventType.TICKET_TRIAGED
     events = [
-        step(i, agent_id="ab"[i % 2], type=alert if i % 3 == 0 else EventType.STEP_STARTED) for i in range(12)
+        make_step(i, agent_id="ab"[i % 2], type=alert if i % 3 == 0 else EventType.STEP_STARTED)
+        for i in range(12)
     ]
     append_events(conn, events)
 
-    def numbers(**filters: Any) -> list[int]:
+    def list_numbers(**filters: Any) -> list[int]:
         return [seq for seq, _ in read_events(conn, **filters)]
 
-    assert numbers(limit=3) == [1, 2, 3]
-    assert numbers(after=10) == [11, 12]
-    assert numbers(types=[alert]) == [1, 4, 7, 10]
-    assert numbers(types=[alert], agent_id="b", after=4) == [10]
-    assert numbers(types=[]) == []
-    assert numbers(agent_id="nobody") == []
-    assert numbers(since=1010.0) == [11, 12]
+    assert list_numbers(limit=3) == [1, 2, 3]
+    assert list_numbers(after=10) == [11, 12]
+    assert list_numbers(types=[alert]) == [1, 4, 7, 10]
+    assert list_numbers(types=[alert], agent_id="b", after=4) == [10]
+    assert list_numbers(types=[]) == []
+    assert list_numbers(agent_id="nobody") == []
+    assert list_numbers(since=1010.0) == [11, 12]
 
 
 def test_replay_gives_every_event_since_a_time_in_the_order_of_the_log(conn: Connection) -> None:
-    events = [step(i % 5, data={"index": i}) for i in range(2500)]
+    events = [make_step(i % 5, data={"index": i}) for i in range(2500)]
     append_events(conn, events)
 
     replayed = list(replay(conn, 1003.0))
@@ -254,7 +255,7 @@ def test_replay_gives_every_event_since_a_time_in_the_order_of_the_log(conn: Con
 
 
 def test_event_type_of_a_newer_version_is_skipped(conn: Connection) -> None:
-    append_events(conn, [step(1), step(2), step(3)])
+    append_events(conn, [make_step(1), make_step(2), make_step(3)])
     conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq = 2")
 
     assert [seq for seq, _ in read_events(conn)] == [1, 3]
@@ -262,7 +263,7 @@ def test_event_type_of_a_newer_version_is_skipped(conn: Connection) -> None:
 
 
 def test_append_returns_the_number_of_new_events(conn: Connection) -> None:
-    event = step()
+    event = make_step()
 
     assert append_events(conn, [event, event]) == 1
     assert append_events(conn, [event]) == 0
@@ -271,32 +272,32 @@ def test_append_returns_the_number_of_new_events(conn: Connection) -> None:
         append_events(conn, [event], fresh=True)
 
 
-@pytest.mark.parametrize("field", TEXTS)
+@pytest.mark.parametrize("field", TEXT_COLUMNS)
 def test_event_with_a_numeric_name_is_refused(conn: Connection, field: str) -> None:
-    wrong = step()
-    setattr(wrong, field, 5)
+    invalid_event = make_step()
+    setattr(invalid_event, field, 5)
 
     with pytest.raises(TypeError):
-        append_events(conn, [wrong])
+        append_events(conn, [invalid_event])
 
 
 def test_event_without_a_time_is_refused(conn: Connection) -> None:
     with pytest.raises(IntegrityError):
-        append_events(conn, [step(time=float("nan"))])
+        append_events(conn, [make_step(time=float("nan"))])
 
 
 @pytest.mark.parametrize("paramstyle", ["qmark", "named"])
 def test_event_log_works_with_both_parameter_styles(paramstyle: str) -> None:
-    for conn in memory({"paramstyle": paramstyle}):
-        append_events(conn, [step(1), step(2)])
-        append_events(conn, [step(3)])
+    for conn in open_memory_database({"paramstyle": paramstyle}):
+        append_events(conn, [make_step(1), make_step(2)])
+        append_events(conn, [make_step(3)])
 
         assert [seq for seq, _ in read_events(conn)] == [1, 2, 3]
         assert verify(conn).ok
 
 
 def test_long_log_is_verified_page_by_page(conn: Connection) -> None:
-    append_events(conn, [step(i) for i in range(2500)])
+    append_events(conn, [make_step(i) for i in range(2500)])
     selects: list[str] = []
     listener: Callable[..., None] = lambda *args: selects.append(args[2])  # noqa: E731
     sqlalchemy_event.listen(conn, "before_cursor_execute", listener)
@@ -358,10 +359,10 @@ def test_any_event_round_trips_and_the_log_stays_intact(
 # -- history ---------------------------------------------------------------------------------------
 
 
-def swarm() -> list[AgentEvent]:
+def make_events() -> list[AgentEvent]:
     """Return twelve events of two graphs and two workers; every third event is about a ticket."""
     return [
-        step(
+        make_step(
             i,
             agent_id="ab"[i % 2],
             id=f"event-{i:02}",
@@ -375,7 +376,7 @@ def swarm() -> list[AgentEvent]:
 
 
 @pytest.mark.parametrize(
-    ("expected", "found"),
+    ("filters", "indexes"),
     [
         ({}, range(12)),
         ({"limit": 3}, [9, 10, 11]),
@@ -394,23 +395,23 @@ def swarm() -> list[AgentEvent]:
     ],
 )
 async def test_history_is_a_page_of_the_log_oldest_first(
-    database_url: str, expected: dict[str, Any], found: Iterable[int]
+    database_url: str, filters: dict[str, Any], indexes: Iterable[int]
 ) -> None:
     """B62, B63: events are found by graph and node, and name their graph."""
     store = Store.open(database_url)
     bus = EventBus(log=store)
-    events = swarm()
+    events = make_events()
     await bus.publish(*events)
 
-    page = await bus.history(**expected)
+    page = await bus.history(**filters)
 
-    assert page == [events[n] for n in found]
+    assert page == [events[n] for n in indexes]
     await store.close()
 
 
 async def test_history_after_a_missing_event_is_an_error(database_url: str) -> None:
     store = Store.open(database_url)
-    await store.append(swarm())
+    await store.append(make_events())
 
     with pytest.raises(UnknownEventError, match="event 'event-99' is not in the log"):
         await store.history(after="event-99")
@@ -420,7 +421,7 @@ async def test_history_after_a_missing_event_is_an_error(database_url: str) -> N
 
 
 def test_unknown_event_types_do_not_shorten_a_page(conn: Connection) -> None:
-    append_events(conn, [step(i) for i in range(6)])
+    append_events(conn, [make_step(i) for i in range(6)])
     conn.exec_driver_sql("UPDATE events SET type = 'swarmed' WHERE seq IN (4, 5, 6)")
 
     assert [event.time for event in read_history(conn, limit=2)] == [1001.0, 1002.0]
@@ -437,18 +438,20 @@ def test_paged_history_returns_every_event_once(
     conn: Connection, limit: int, types: set[EventType] | None, graph: str | None
 ) -> None:
     """This holds for any filter and page size."""
-    events = swarm()
+    events = make_events()
     append_events(conn, events)
-    where = {} if graph is None else {"graph_id": graph}
-    read: list[AgentEvent] = []
+    filters = {} if graph is None else {"graph_id": graph}
+    history: list[AgentEvent] = []
 
     while page := read_history(
-        conn, types=types, where=where, limit=limit, newest=False, after=read[-1].id if read else None
+        conn, types=types, where=filters, limit=limit, newest=False, after=history[-1].id if history else None
     ):
         assert len(page) <= limit
-        read += page
+        history += page
 
-    assert read == [
-        e for e in events if (types is None or e.type in types) and (graph is None or e.graph_id == graph)
+    assert history == [
+        event
+        for event in events
+        if (types is None or event.type in types) and (graph is None or event.graph_id == graph)
     ]
-    assert read_history(conn, types=types, where=where, limit=limit) == read[-limit:]
+    assert read_history(conn, types=types, where=filters, limit=limit) == history[-limit:]

@@ -14,7 +14,7 @@ from queenright.runtime.events import AgentEvent, EventType
 A, B, C = ("a", "1"), ("b", "2"), ("c", "3")
 
 
-def rename(old: WorkerKey, new: WorkerKey) -> list[AgentEvent]:
+def make_rename_events(old: WorkerKey, new: WorkerKey) -> list[AgentEvent]:
     names = {"agent_id": new[0], "session_id": new[1]}
     former = {"former_agent_id": old[0], "former_session_id": old[1]}
     return [
@@ -37,12 +37,12 @@ async def test_former_name_leads_to_the_current_one(
     tmp_path: Path, renames: list[tuple[WorkerKey, WorkerKey]], current: dict[WorkerKey, WorkerKey | None]
 ) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    await store.append([event for one in renames for event in rename(*one)])
+    await store.append([event for pair in renames for event in make_rename_events(*pair)])
 
-    found = await store.read(lambda conn: {key: find_current_name(conn, *key) for key in current})
-    last = renames[-1][1]
-    names = await store.read(lambda conn: all_names(conn, *last))
+    current_names = await store.read(lambda conn: {key: find_current_name(conn, *key) for key in current})
+    last_name = renames[-1][1]
+    names = await store.read(lambda conn: all_names(conn, *last_name))
     await store.close()
 
-    assert found == current
-    assert set(names) == {key for one in renames for key in one}
+    assert current_names == current
+    assert set(names) == {key for pair in renames for key in pair}

@@ -11,16 +11,16 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
-from tests.health.test_detectors import worker
+from tests.health.test_detectors import start_worker
 from tests.health.worker_script import WorkerScript
 
 LOOP = FindingKind.DOOM_LOOP
 
 
-def call(script: WorkerScript, tool: str, arguments: object, result: object, **data: Any) -> None:
+def report_call(script: WorkerScript, tool: str, arguments: object, result: object, **data: Any) -> None:
     """Report a call after a model's answer, as OTLP spans do."""
-    script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9})
-    script.call(
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9})
+    script.report_call(
         tool,
         args=arguments_fingerprint(arguments),
         result=result_fingerprint(result, arguments),
@@ -32,7 +32,7 @@ def assert_is_healthy(script: WorkerScript) -> None:
     assert [finding for finding in script.health.findings if finding.ticket] == []
 
 
-def uuid_of(n: int) -> str:
+def make_uuid(n: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, str(n)))
 
 
@@ -46,37 +46,37 @@ def uuid_of(n: int) -> str:
         ("cancel_run", lambda n: {"run_id": 50 + n}, "cancelled"),
         ("accept_invite", lambda n: {"event_id": f"evt-{n}"}, "accepted"),
         ("delete_message", lambda n: {"channel": "C1", "ts": f"1512085950.{n:06}"}, "ok"),
-        ("approve_invoice", lambda n: {"invoice_id": uuid_of(n)}, "approved"),
-        ("approve_invoice", lambda n: {"invoice_id": uuid.UUID(uuid_of(n)).hex[:24]}, "approved"),
-        ("approve_request", lambda n: {"request_id": uuid_of(n)}, "approved"),
+        ("approve_invoice", lambda n: {"invoice_id": make_uuid(n)}, "approved"),
+        ("approve_invoice", lambda n: {"invoice_id": uuid.UUID(make_uuid(n)).hex[:24]}, "approved"),
+        ("approve_request", lambda n: {"request_id": make_uuid(n)}, "approved"),
         ("approve_request", lambda n: {"request_id": n, "decision": "yes"}, "approved"),
-        ("check_order", lambda n: {"order": uuid_of(n)}, "shipped"),
+        ("check_order", lambda n: {"order": make_uuid(n)}, "shipped"),
         ("list_orders", lambda n: {"created_at": f"2026-01-05T10:00:{n + 1:02}Z"}, "[]"),
-        ("bash", lambda n: {"command": f"curl -X DELETE https://x.example/users/{uuid_of(n)}"}, ""),
+        ("bash", lambda n: {"command": f"curl -X DELETE https://x.example/users/{make_uuid(n)}"}, ""),
         (
             "bash",
             lambda n: {
-                "command": f"aws ec2 terminate-instances --id i-{uuid.UUID(uuid_of(n)).hex[:17]}",
+                "command": f"aws ec2 terminate-instances --id i-{uuid.UUID(make_uuid(n)).hex[:17]}",
             },
             "terminated",
         ),
     ],
 )
 def test_equal_answers_for_different_ids_are_work(tool: str, arguments: Any, result: str) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(25):
-        call(script, tool, arguments(n), result)
+        report_call(script, tool, arguments(n), result)
 
     assert_is_healthy(script)
-    assert script.finding(LOOP) is None
+    assert script.get_finding(LOOP) is None
 
 
-@pytest.mark.parametrize("job", [lambda n: {"job": uuid_of(n), "n": n}, lambda n: {"job": uuid_of(n)}])
+@pytest.mark.parametrize("job", [lambda n: {"job": make_uuid(n), "n": n}, lambda n: {"job": make_uuid(n)}])
 def test_queue_of_jobs_never_pages(job: Any) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(25):
-        call(script, "get_next_job", {}, job(n))
-        call(script, "complete_job", {"job": uuid_of(n)}, "done")
+        report_call(script, "get_next_job", {}, job(n))
+        report_call(script, "complete_job", {"job": make_uuid(n)}, "done")
         assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
 
 
@@ -85,46 +85,49 @@ def test_queue_of_jobs_never_pages(job: Any) -> None:
 
 @pytest.mark.parametrize("tool", ["ask_user", "AskUserQuestion", "mcp__ui__ask_human"])
 def test_equal_answers_of_a_person_are_not_a_loop(tool: str) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(25):
-        call(script, tool, {"question": "Continue?"}, "yes")
-        call(script, "read_file", {"path": f"{n}.py"}, f"text {n}")
+        report_call(script, tool, {"question": "Continue?"}, "yes")
+        report_call(script, "read_file", {"path": f"{n}.py"}, f"text {n}")
 
     assert_is_healthy(script)
-    assert script.finding(LOOP) is None
+    assert script.get_finding(LOOP) is None
 
 
 def test_answer_of_a_person_ends_a_repeat() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(6):
-        call(script, "read_file", {"path": "a.py"}, "text")
-    assert script.finding(LOOP) is not None
-    call(script, "ask_user", {"question": "Continue?"}, "yes")
+        report_call(script, "read_file", {"path": "a.py"}, "text")
+    assert script.get_finding(LOOP) is not None
+    report_call(script, "ask_user", {"question": "Continue?"}, "yes")
 
-    assert script.finding(LOOP) is None
+    assert script.get_finding(LOOP) is None
 
 
 def test_failed_question_does_not_end_a_repeat() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(6):
-        call(script, "read_file", {"path": "a.py"}, "text")
-    call(script, "ask_user", {"question": "Continue?"}, "no user", outcome="error", error_type="no_user")
+        report_call(script, "read_file", {"path": "a.py"}, "text")
+    report_call(
+        script, "ask_user", {"question": "Continue?"}, "no user", outcome="error", error_type="no_user"
+    )
 
-    assert script.finding(LOOP) is not None
+    assert script.get_finding(LOOP) is not None
 
 
 def test_answer_of_a_harness_does_not_end_a_repeat() -> None:
     """A person does not answer within 10 ms."""
-    script = worker()
+    script = start_worker()
     for _ in range(12):
-        call(script, "read_file", {"path": "a.py"}, "text")
-        call(script, "ask_user", {"question": "Continue?"}, "No user is here; continue.", duration=0.01)
+        report_call(script, "read_file", {"path": "a.py"}, "text")
+        report_call(
+            script, "ask_user", {"question": "Continue?"}, "No user is here; continue.", duration=0.01
+        )
 
-    assert script.finding(LOOP) is not None
+    assert script.get_finding(LOOP) is not None
 
 
-# -- actions and observations
-# -----------------------------------------------------------------------------------
+# -- actions and observations -----------------------------------------------------------------------
 
 STEPS = [
     ("click", {"selector": "#next"}, "Clicked", "get_page", {}),
@@ -136,43 +139,45 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize(("act", "arguments", "answer", "look", "at"), STEPS)
+@pytest.mark.parametrize(("action_tool", "arguments", "answer", "observation_tool", "index"), STEPS)
 @pytest.mark.parametrize("times", [1, 2])
 def test_action_that_shows_something_new_each_time_is_work(
-    act: str, arguments: object, answer: str, look: str, at: object, times: int
+    action_tool: str, arguments: object, answer: str, observation_tool: str, index: object, times: int
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(25):
         for _ in range(times):
-            call(script, act, arguments, answer)
-        call(script, look, at, f"chapter {n} of the book")
+            report_call(script, action_tool, arguments, answer)
+        report_call(script, observation_tool, index, f"chapter {n} of the book")
         # Two parallel calls may be a repeat until the second observation.
         assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
 
     assert_is_healthy(script)
 
 
-@pytest.mark.parametrize(("act", "arguments", "answer", "look", "at"), STEPS)
-def test_action_that_shows_the_same_pages_in_a_circle_pages(
-    act: str, arguments: object, answer: str, look: str, at: object
+@pytest.mark.parametrize(("action_tool", "arguments", "answer", "observation_tool", "index"), STEPS)
+def test_action_that_cycles_through_the_same_pages_is_a_loop(
+    action_tool: str, arguments: object, answer: str, observation_tool: str, index: object
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(12):
-        call(script, act, arguments, answer)
-        call(script, look, at, f"chapter {n % 2} of the book")
+        report_call(script, action_tool, arguments, answer)
+        report_call(script, observation_tool, index, f"chapter {n % 2} of the book")
 
-    finding = script.finding(LOOP)
+    finding = script.get_finding(LOOP)
     assert finding is not None
     assert finding.severity.rank >= Severity.HIGH.rank
 
 
 def test_failing_action_is_a_loop_whatever_is_shown() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        call(script, "click", {"selector": "#next"}, "no such element", outcome="error", error_type="missing")
-        call(script, "get_page", {}, f"advertisement {n}")
+        report_call(
+            script, "click", {"selector": "#next"}, "no such element", outcome="error", error_type="missing"
+        )
+        report_call(script, "get_page", {}, f"advertisement {n}")
 
-    finding = script.finding(LOOP)
+    finding = script.get_finding(LOOP)
     assert finding is not None
     assert finding.severity is Severity.HIGH
 
@@ -196,11 +201,11 @@ FAILURES = [
 def test_failure_in_words_with_other_numbers_is_the_same_failure(
     tool: str, arguments: object, result: str
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        call(script, tool, arguments, result.format(n=n))
+        report_call(script, tool, arguments, result.format(n=n))
 
-    finding = script.finding(LOOP)
+    finding = script.get_finding(LOOP)
     assert finding is not None
     assert finding.severity is Severity.HIGH
 
@@ -218,54 +223,58 @@ def test_failure_in_words_with_other_numbers_is_the_same_failure(
     ],
 )
 def test_counts_and_progress_differ(result: str) -> None:
-    one, other = (result_fingerprint(result.format(n=n), {"path": "a"}) for n in (1, 2))
+    first_fingerprint, second_fingerprint = (
+        result_fingerprint(result.format(n=n), {"path": "a"}) for n in (1, 2)
+    )
 
-    assert one != other
+    assert first_fingerprint != second_fingerprint
 
 
 @pytest.mark.parametrize(("tool", "arguments", "result"), FAILURES[1:])
 def test_numbers_of_failures_differ_for_other_arguments(tool: str, arguments: object, result: str) -> None:
     """An attempt number is ignored, because it does not describe the failure."""
-    one, other = (result_fingerprint(result.format(n=n), f"{arguments} {n}") for n in (1, 2))
+    first_fingerprint, second_fingerprint = (
+        result_fingerprint(result.format(n=n), f"{arguments} {n}") for n in (1, 2)
+    )
 
-    assert one != other
+    assert first_fingerprint != second_fingerprint
 
 
 # -- several traces of one session ----------------------------------------------------------------------
 
 
 def test_equal_calls_of_parallel_traces_are_not_in_a_row() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(8):
         for trace in range(6):
             script.trace = f"{trace + 1:032x}"
-            call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", after=0.1, duration=8.0)
+            report_call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", after=0.1, duration=8.0)
         script.now += 10
 
     assert_is_healthy(script)
-    assert script.finding(LOOP) is None
+    assert script.get_finding(LOOP) is None
 
 
 @pytest.mark.parametrize("duration", [0.5, 1.0])
 def test_loop_beside_another_trace_is_found(duration: float) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(8):
         script.trace = "1" * 32
-        call(script, "read_file", {"path": "a.py"}, "text", duration=duration)
+        report_call(script, "read_file", {"path": "a.py"}, "text", duration=duration)
         script.trace = "2" * 32
-        call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", duration=3.0)
+        report_call(script, "read_file", {"path": f"{n}.py"}, f"text {n}", duration=3.0)
 
-    finding = script.finding(LOOP)
+    finding = script.get_finding(LOOP)
     assert finding is not None
     assert finding.severity is Severity.HIGH
 
 
 def test_loop_of_one_trace_after_another_is_found() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(6):
         script.trace = f"{n + 1:032x}"
-        call(script, "read_file", {"path": "a.py"}, "text", duration=0.5)
+        report_call(script, "read_file", {"path": "a.py"}, "text", duration=0.5)
 
-    finding = script.finding(LOOP)
+    finding = script.get_finding(LOOP)
     assert finding is not None
     assert finding.severity is Severity.HIGH

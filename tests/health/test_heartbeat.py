@@ -74,10 +74,10 @@ def test_newer_workers_heartbeat_is_read() -> None:
 
 def test_truncated_heartbeat_is_refused() -> None:
     """B68: a truncated heartbeat is refused."""
-    whole = json.dumps(REQUIREMENT)
-    for length in range(len(whole)):
+    body = json.dumps(REQUIREMENT)
+    for length in range(len(body)):
         with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
-            parse_heartbeat(whole[:length])
+            parse_heartbeat(body[:length])
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_heartbeat_changes_no_state() -> None:
     assert before is not None
     state = (before.state, before.vitals.last_progress, before.vitals.last_activity)
 
-    emitted = monitor.apply(
+    events = monitor.apply(
         parse(agent_id="bee", error_count=9000, phase="?").make_event(60, session_id="s"), 60
     )
 
     after = monitor.get("bee")
     assert after is not None
-    assert emitted == []
+    assert events == []
     assert (after.state, after.vitals.last_progress, after.vitals.last_activity) == state
     assert after.vitals.last_heartbeat == 60
 

@@ -14,16 +14,16 @@ LIMIT = compute_ladder_seconds(HealthSettings()) + HealthSettings().stall.idle_s
 
 
 @pytest.mark.parametrize("data", [{}, {"finding": "doom_loop"}])
-def test_hold_that_never_ends_stalls(data: dict[str, str]) -> None:
+def test_endless_hold_is_a_stall(data: dict[str, str]) -> None:
     """The process may have been killed during the hold, in which case there is no other finding."""
     script = WorkerScript().start()
-    script.event(EventType.WORKER_WAITING, {"reason": "held", **data})
+    script.report_event(EventType.WORKER_WAITING, {"reason": "held", **data})
 
-    script.silence(LIMIT - 1)
-    assert script.finding(FindingKind.STALL) is None
-    script.silence(1)
+    script.stay_silent(LIMIT - 1)
+    assert script.get_finding(FindingKind.STALL) is None
+    script.stay_silent(1)
 
-    stall = script.finding(FindingKind.STALL)
+    stall = script.get_finding(FindingKind.STALL)
     assert stall is not None
     assert stall.severity is Severity.CRITICAL
     assert "held by its guard" in stall.evidence
@@ -31,20 +31,20 @@ def test_hold_that_never_ends_stalls(data: dict[str, str]) -> None:
 
 def test_released_hold_is_not_a_stall() -> None:
     script = WorkerScript().start()
-    script.event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
-    script.silence(LIMIT)
-    script.event(EventType.WORKER_WAITING, {"reason": None})
+    script.report_event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
+    script.stay_silent(LIMIT)
+    script.report_event(EventType.WORKER_WAITING, {"reason": None})
 
-    assert script.finding(FindingKind.STALL) is None
+    assert script.get_finding(FindingKind.STALL) is None
 
 
 def test_hold_follows_a_rename() -> None:
     script = WorkerScript().start()
-    script.event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
-    script.silence(LIMIT - 10)
-    script.event(EventType.AGENT_RENAMED, {"agent_id": "scout", "session_id": "c-1"}, after=0.0)
+    script.report_event(EventType.WORKER_WAITING, {"reason": "held", "finding": "doom_loop"})
+    script.stay_silent(LIMIT - 10)
+    script.report_event(EventType.AGENT_RENAMED, {"agent_id": "scout", "session_id": "c-1"}, after=0.0)
     script.agent, script.session = "scout", "c-1"
 
-    script.silence(10)
+    script.stay_silent(10)
 
-    assert script.finding(FindingKind.STALL) is not None
+    assert script.get_finding(FindingKind.STALL) is not None

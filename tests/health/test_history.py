@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection
+from sqlalchemy import event as sqlalchemy_event
 
 from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring.history import HealthSnapshot, health_history
@@ -19,7 +20,7 @@ DAY = 86_400.0
 NOW = 1_000 * DAY
 
 
-def event(
+def make_event(
     age: float, kind: EventType, agent_id: str = "bee", session_id: str = "s1", **data: Any
 ) -> AgentEvent:
     """Return an event that is ``age`` days old."""
@@ -34,51 +35,51 @@ def event(
     )
 
 
-def became(age: float, before: str, after: str, **fields: Any) -> AgentEvent:
-    return event(
+def make_state_change(age: float, before: str, after: str, **fields: Any) -> AgentEvent:
+    return make_event(
         age, EventType.HEALTH_STATE_CHANGED, **fields, **{"from": before, "to": after, "reason": f"{after}!"}
     )
 
 
 LOGGED_EVENTS = [
-    event(60, EventType.EXECUTION_STARTED),
-    became(50, "healthy", "degraded"),
-    event(49, EventType.NUDGE_SENT, attempt=1, message="How far are you?"),
-    became(48, "degraded", "stuck", agent_id="wasp"),
-    event(47, EventType.STEP_COMPLETED),
-    became(20, "degraded", "stuck"),
-    event(19.5, EventType.INTERVENTION_RECORDED, outcome="unreachable", reason="it is silent"),
-    event(19, EventType.ESCALATION_TRIGGERED, reason="it is silent"),
-    event(18.5, EventType.CIRCUIT_BREAKER_STATE_CHANGED, session_id="", to="open", reason="3 failures"),
-    event(18, EventType.AGENT_TERMINATED, reason="no answer"),
-    became(18, "stuck", "terminated"),
-    event(17, EventType.RECOVERY_INITIATED, session_id="s2", attempt=1),
-    became(1, "healthy", "stuck", session_id="s2"),
+    make_event(60, EventType.EXECUTION_STARTED),
+    make_state_change(50, "healthy", "degraded"),
+    make_event(49, EventType.NUDGE_SENT, attempt=1, message="How far are you?"),
+    make_state_change(48, "degraded", "stuck", agent_id="wasp"),
+    make_event(47, EventType.STEP_COMPLETED),
+    make_state_change(20, "degraded", "stuck"),
+    make_event(19.5, EventType.INTERVENTION_RECORDED, outcome="unreachable", reason="it is silent"),
+    make_event(19, EventType.ESCALATION_TRIGGERED, reason="it is silent"),
+    make_event(18.5, EventType.CIRCUIT_BREAKER_STATE_CHANGED, session_id="", to="open", reason="3 failures"),
+    make_event(18, EventType.AGENT_TERMINATED, reason="no answer"),
+    make_state_change(18, "stuck", "terminated"),
+    make_event(17, EventType.RECOVERY_INITIATED, session_id="s2", attempt=1),
+    make_state_change(1, "healthy", "stuck", session_id="s2"),
 ]
 HISTORY_ENTRIES = [
     event for event in LOGGED_EVENTS if event.agent_id == "bee" and event.type is not EventType.STEP_COMPLETED
 ][1:]
 
 
-async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[HealthSnapshot]:
-    def let_go(conn: Connection) -> None:
+async def history(url: str, *, is_pruned: bool = False, **options: Any) -> list[HealthSnapshot]:
+    def prune_events(conn: Connection) -> None:
         prune(conn, NOW, Settings(days=30, audit_days=365))
 
     store = Store.open(url)
     try:
         await store.append(LOGGED_EVENTS)
-        if pruned:
-            await store.transact(let_go)
+        if is_pruned:
+            await store.transact(prune_events)
         return await store.read(
-            lambda conn: health_history(conn, **{"agent_id": "bee", "since": 0.0, **asked})
+            lambda conn: health_history(conn, **{"agent_id": "bee", "since": 0.0, **options})
         )
     finally:
         await store.close()
 
 
-@pytest.mark.parametrize("pruned", [False, True])
-async def test_history_has_every_state_and_intervention(database_url: str, pruned: bool) -> None:
-    snapshots = await history(database_url, pruned=pruned)
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_history_has_every_state_and_intervention(database_url: str, is_pruned: bool) -> None:
+    snapshots = await history(database_url, is_pruned=is_pruned)
 
     assert [entry.event_id for entry in snapshots] == [event.id for event in HISTORY_ENTRIES]
     assert [(entry.type.value, entry.state, entry.reason) for entry in snapshots] == [
@@ -101,9 +102,9 @@ async def test_history_has_every_state_and_intervention(database_url: str, prune
     assert snapshots[1].data["message"] == "How far are you?"
 
 
-@pytest.mark.parametrize("pruned", [False, True])
-async def test_history_page_starts_with_the_state_before_it(database_url: str, pruned: bool) -> None:
-    snapshots = await history(database_url, pruned=pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
+@pytest.mark.parametrize("is_pruned", [False, True])
+async def test_history_page_starts_with_the_state_before_it(database_url: str, is_pruned: bool) -> None:
+    snapshots = await history(database_url, is_pruned=is_pruned, since=NOW - 49 * DAY, until=NOW - 20 * DAY)
 
     assert [(entry.type.value, entry.state) for entry in snapshots] == [("nudge_sent", HealthState.DEGRADED)]
 
@@ -124,23 +125,22 @@ async def test_log_is_searched_by_worker_with_an_index(tmp_path: Any) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'hive.db'}")
     await store.append(LOGGED_EVENTS)
 
-    def plans(conn: Connection, **where: str) -> set[str]:
-        seen: list[tuple[str, Any]] = []
-        from sqlalchemy import event as listening
+    def list_plans(conn: Connection, **filters: str) -> set[str]:
+        statements: list[tuple[str, Any]] = []
 
-        def watch(_c: Any, _cursor: Any, sql: str, parameters: Any, *_rest: Any) -> None:
-            seen.append((sql, parameters))
+        def record_statement(_c: Any, _cursor: Any, sql: str, parameters: Any, *_rest: Any) -> None:
+            statements.append((sql, parameters))
 
-        listening.listen(conn, "before_cursor_execute", watch)
-        read_history(conn, where=where)
-        listening.remove(conn, "before_cursor_execute", watch)
+        sqlalchemy_event.listen(conn, "before_cursor_execute", record_statement)
+        read_history(conn, where=filters)
+        sqlalchemy_event.remove(conn, "before_cursor_execute", record_statement)
         return {
             row[3]
-            for sql, parameters in seen
+            for sql, parameters in statements
             for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)
         }
 
-    by_agent = await store.read(lambda conn: plans(conn, agent_id="bee"))
+    by_agent = await store.read(lambda conn: list_plans(conn, agent_id="bee"))
 
     assert by_agent == {"SEARCH events USING INDEX ix_events_agent_id_type (agent_id=? AND type=?)"}
     await store.close()

@@ -26,9 +26,9 @@ SUCCESSOR = Target(agent_id="bee", session_id="s", incarnation_id="i2")
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    opened = Store.open(database_url)
-    yield opened
-    await opened.close()
+    new_store = Store.open(database_url)
+    yield new_store
+    await new_store.close()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ async def open_mailbox(store: Store, fake_time: FakeTime) -> Callable[[], Instru
     return lambda: InstructionMailbox(store, clock=fake_time, sleep=fake_time.sleep)
 
 
-async def nudge(
+async def send_nudge(
     mailbox: InstructionMailbox, target: Target = BEE, instruction_id: str = "n1"
 ) -> NudgeDelivery:
     return await mailbox.nudge(
@@ -49,7 +49,7 @@ async def nudge(
     )
 
 
-def messages(instructions: list[Instruction]) -> list[str]:
+def list_messages(instructions: list[Instruction]) -> list[str]:
     return [instruction.message for instruction in instructions]
 
 
@@ -59,7 +59,7 @@ async def test_worker_that_never_fetched_is_unreachable(
     with pytest.raises(
         WorkerUnreachableError, match="does not fetch instructions; give its Worker an on_nudge"
     ):
-        await nudge(open_mailbox())
+        await send_nudge(open_mailbox())
 
 
 async def test_worker_that_fetched_recently_gets_instruction_at_next_fetch(
@@ -69,9 +69,9 @@ async def test_worker_that_fetched_recently_gets_instruction_at_next_fetch(
     mailbox = open_mailbox()
     assert await mailbox.pull(BEE, 0) == []
 
-    assert await nudge(mailbox) is NudgeDelivery.QUEUED
+    assert await send_nudge(mailbox) is NudgeDelivery.QUEUED
 
-    assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
+    assert list_messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_long_poll_returns_instruction_immediately(
@@ -81,9 +81,9 @@ async def test_long_poll_returns_instruction_immediately(
     fetch = asyncio.create_task(mailbox.pull(BEE, 25))
     await fake_time.settle()
 
-    await nudge(mailbox)
+    await send_nudge(mailbox)
 
-    assert messages(await fetch) == ["are you there?"]
+    assert list_messages(await fetch) == ["are you there?"]
 
 
 async def test_long_poll_without_instruction_returns_empty_list(
@@ -100,7 +100,7 @@ async def test_instruction_is_repeated_until_answered(
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
     assert len(await mailbox.pull(BEE, 0)) == 1
     assert len(await mailbox.pull(BEE, 0)) == 1
 
@@ -113,8 +113,8 @@ async def test_instruction_is_repeated_until_answered(
 async def test_same_id_is_queued_once(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
+    await send_nudge(mailbox)
 
     assert len(await mailbox.pull(BEE, 0)) == 1
 
@@ -125,7 +125,7 @@ async def test_instruction_is_hidden_from_other_incarnations(
     """B67: a nudge for incarnation A is never delivered to B."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
 
     assert await mailbox.pull(SUCCESSOR, 0) == []
     with pytest.raises(InstructionClosedError, match="was for incarnation 'i1'"):
@@ -139,28 +139,31 @@ async def test_old_incarnation_cannot_fetch_instruction_of_successor(
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await mailbox.pull(SUCCESSOR, 0)
-    await nudge(mailbox, SUCCESSOR)
+    await send_nudge(mailbox, SUCCESSOR)
 
     assert await mailbox.pull(BEE, 0) == []
 
     assert mailbox.can_reach(SUCCESSOR)
-    assert messages(await mailbox.pull(SUCCESSOR, 0)) == ["are you there?"]
+    assert list_messages(await mailbox.pull(SUCCESSOR, 0)) == ["are you there?"]
 
 
 async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: FakeTime) -> None:
     """B71: the emergency stop also withholds queued instructions. B69: so does a legitimate wait."""
-    why: list[str] = []
+    withholding_reasons: list[str] = []
     mailbox = InstructionMailbox(
-        store, clock=fake_time, sleep=fake_time.sleep, why_withheld=lambda _: why[0] if why else None
+        store,
+        clock=fake_time,
+        sleep=fake_time.sleep,
+        why_withheld=lambda _: withholding_reasons[0] if withholding_reasons else None,
     )
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
 
-    why.append("the emergency stop is on")
+    withholding_reasons.append("the emergency stop is on")
     assert await mailbox.pull(BEE, 0) == []
 
-    why.clear()
-    assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
+    withholding_reasons.clear()
+    assert list_messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_expired_instruction_is_dropped(
@@ -169,7 +172,7 @@ async def test_expired_instruction_is_dropped(
     """B67: an expired nudge is dropped, whether or not it was fetched."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
     fake_time.now = 1_000_600.0
 
     await mailbox.expire(fake_time.now)
@@ -182,7 +185,7 @@ async def test_expired_instruction_is_dropped(
 async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
     wasp = Target(agent_id="wasp", session_id="s", incarnation_id="i1")
 
     for target, instruction_id in ((BEE, "n2"), (wasp, "n1")):
@@ -193,12 +196,12 @@ async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[],
 async def test_instruction_survives_a_restart(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
 
     reopened_mailbox = open_mailbox()
     await reopened_mailbox.load()
 
-    assert messages(await reopened_mailbox.pull(BEE, 0)) == ["are you there?"]
+    assert list_messages(await reopened_mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
@@ -224,8 +227,8 @@ async def test_worker_that_reports_its_stop_has_stopped(
 
     await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
 
-    stopped = await termination
-    assert (stopped.is_confirmed, stopped.checkpoint_id) == (True, "c7")
+    stop_result = await termination
+    assert (stop_result.is_confirmed, stop_result.checkpoint_id) == (True, "c7")
 
 
 @pytest.mark.parametrize("answer", ["refused", "failed", None])
@@ -249,10 +252,10 @@ async def test_secrets_in_an_answer_are_masked(
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await nudge(mailbox)
+    await send_nudge(mailbox)
     await mailbox.answer(BEE, "n1", "failed", detail="key sk-ant-api03-abcdefghijklmnopqrstuvwxyz0123456789")
 
-    def bodies(conn: Connection) -> str:
+    def read_bodies(conn: Connection) -> str:
         return str(conn.execute(select(INSTRUCTIONS.c.body)).all())
 
-    assert "sk-ant" not in await store.read(bodies)
+    assert "sk-ant" not in await store.read(read_bodies)

@@ -67,7 +67,7 @@ ladders = st.builds(
 )
 
 
-def step(ladder: Ladder | None, inputs: LadderInputs) -> LadderStep:
+def take_step(ladder: Ladder | None, inputs: LadderInputs) -> LadderStep:
     return next_step(ladder, inputs, SETTINGS)
 
 
@@ -78,9 +78,9 @@ def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
     """B69: nothing is ever due for a waiting worker."""
     if inputs.has_ended:
         return
-    well = inputs.state not in (HealthState.STUCK, HealthState.FAILING)
-    if inputs.is_waiting or inputs.is_unknown or inputs.is_provider_at_fault or well:
-        assert step(ladder, inputs).action is None
+    is_healthy = inputs.state not in (HealthState.STUCK, HealthState.FAILING)
+    if inputs.is_waiting or inputs.is_unknown or inputs.is_provider_at_fault or is_healthy:
+        assert take_step(ladder, inputs).action is None
 
 
 @given(st.none() | ladders, ladder_inputs())
@@ -90,18 +90,18 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     """B70: finished or closed work is never restarted."""
     if not inputs.has_ended:
         return
-    following = step(ladder, inputs)
-    assert following.action in (None, ActionKind.RECOVER)
-    result = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
-    if inputs.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED) and not result:
-        assert following == LadderStep(ladder=None)
+    next_ladder = take_step(ladder, inputs)
+    assert next_ladder.action in (None, ActionKind.RECOVER)
+    is_terminating = ladder is not None and ladder.level in (Level.TERMINATING, Level.TERMINATED)
+    if inputs.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED) and not is_terminating:
+        assert next_ladder == LadderStep(ladder=None)
 
 
 @given(ladders, ladder_inputs())
 def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, inputs: LadderInputs) -> None:
     """B67: a new incarnation starts with a new ladder."""
     if ladder.target != inputs.target:
-        assert step(ladder, inputs) == step(None, inputs)
+        assert take_step(ladder, inputs) == take_step(None, inputs)
 
 
 @given(ladders, ladder_inputs())
@@ -112,20 +112,20 @@ def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inpu
         return
     if ladder.needs_checkpoint and inputs.checkpoint_is_stale:
         return
-    following = step(ladder, inputs)
-    if following.ladder is not None:
-        assert following.ladder.is_untouched
-    assert following.action not in FINAL
-    if following.action is not None and ladder.acted_at is not None:
-        assert following.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
+    next_ladder = take_step(ladder, inputs)
+    if next_ladder.ladder is not None:
+        assert next_ladder.ladder.is_untouched
+    assert next_ladder.action not in FINAL
+    if next_ladder.action is not None and ladder.acted_at is not None:
+        assert next_ladder.at >= ladder.acted_at + SETTINGS.intervention.nudge.interval_seconds
 
 
 @given(st.none() | ladders, ladder_inputs())
 def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, inputs: LadderInputs) -> None:
     """A person has the ticket. An earlier decision is still carried out."""
-    decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
-    if inputs.is_given_up and (ladder is None or ladder.level not in decided):
-        assert step(ladder, inputs).action is None
+    decided_levels = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
+    if inputs.is_given_up and (ladder is None or ladder.level not in decided_levels):
+        assert take_step(ladder, inputs).action is None
 
 
 @given(ladders, ladder_inputs())
@@ -134,38 +134,38 @@ def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inpu
     needed = ladder.needs_checkpoint and inputs.checkpoint_is_stale
     if inputs.has_ended or ladder.target != inputs.target or not needed or ladder.is_untouched:
         return
-    saved = inputs.last_checkpoint is not None and inputs.last_checkpoint > ladder.trouble_since
-    following = step(ladder, inputs).ladder
-    assert following is not None
-    assert following.is_untouched is saved
+    has_new_checkpoint = inputs.last_checkpoint is not None and inputs.last_checkpoint > ladder.trouble_since
+    next_ladder = take_step(ladder, inputs).ladder
+    assert next_ladder is not None
+    assert next_ladder.is_untouched is has_new_checkpoint
 
 
 @given(ladders, ladder_inputs())
 def test_next_nudge_is_never_within_the_interval(ladder: Ladder, inputs: LadderInputs) -> None:
     """B66: at most one action per worker and interval, and termination only after its deadline."""
-    following = step(ladder, inputs)
-    if following.action is None or following.ladder is None or inputs.has_ended:
+    next_ladder = take_step(ladder, inputs)
+    if next_ladder.action is None or next_ladder.ladder is None or inputs.has_ended:
         return
     interval = SETTINGS.intervention.nudge.interval_seconds
-    assert following.at >= inputs.grace_until
+    assert next_ladder.at >= inputs.grace_until
     if ladder.target != inputs.target:
         return
-    handing_off = following.ladder.level is Level.HANDING_OFF
-    if following.action is ActionKind.NUDGE and ladder.acted_at is not None and not handing_off:
-        assert following.at >= ladder.acted_at + interval
-    if following.action is ActionKind.TERMINATE and ladder.level is not Level.TERMINATING:
-        assert following.at >= (ladder.until or -math.inf)
-        assert following.at >= inputs.resumed_at + interval
+    handing_off = next_ladder.ladder.level is Level.HANDING_OFF
+    if next_ladder.action is ActionKind.NUDGE and ladder.acted_at is not None and not handing_off:
+        assert next_ladder.at >= ladder.acted_at + interval
+    if next_ladder.action is ActionKind.TERMINATE and ladder.level is not Level.TERMINATING:
+        assert next_ladder.at >= (ladder.until or -math.inf)
+        assert next_ladder.at >= inputs.resumed_at + interval
 
 
 @given(ladders, ladder_inputs())
 def test_ladder_round_trips(ladder: Ladder, inputs: LadderInputs) -> None:
-    read = Ladder.model_validate_json(ladder.model_dump_json())
-    assert read == ladder
-    assert step(read, inputs) == step(ladder, inputs)
+    restored_ladder = Ladder.model_validate_json(ladder.model_dump_json())
+    assert restored_ladder == ladder
+    assert take_step(restored_ladder, inputs) == take_step(ladder, inputs)
 
 
-def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
+def test_ladder_nudges_three_times_then_escalates_terminates_and_recovers() -> None:
     """002 §11: the graduated sequence, in the order of the requirement."""
     inputs = LadderInputs(
         target=Target(agent_id="bee", session_id="s", incarnation_id="i1"),
@@ -183,31 +183,31 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
         checkpoint_is_stale=False,
         resumed_at=0.0,
     )
-    ladder, seen = None, []
+    ladder, levels = None, []
     for _ in range(6):
-        following = step(ladder, inputs)
-        if following.action is None:
+        next_ladder = take_step(ladder, inputs)
+        if next_ladder.action is None:
             break
-        seen.append((following.action, following.at - 1000.0))
-        assert following.ladder is not None
+        levels.append((next_ladder.action, next_ladder.at - 1000.0))
+        assert next_ladder.ladder is not None
         changes: dict[ActionKind, dict[str, Any]] = {
-            ActionKind.NUDGE: {"nudges": following.ladder.nudges + 1, "acted_at": following.at},
+            ActionKind.NUDGE: {"nudges": next_ladder.ladder.nudges + 1, "acted_at": next_ladder.at},
             ActionKind.ESCALATE: {
                 "level": Level.ESCALATED,
-                "acted_at": following.at,
-                "until": following.at + 900,
+                "acted_at": next_ladder.at,
+                "until": next_ladder.at + 900,
             },
             ActionKind.TERMINATE: {"level": Level.RECOVERING},
         }
-        ladder = following.ladder.model_copy(update=changes[following.action])
+        ladder = next_ladder.ladder.model_copy(update=changes[next_ladder.action])
 
     nudge, escalate, terminate = ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE
-    assert seen == [(nudge, 0), (nudge, 600), (nudge, 1200), (escalate, 1800), (terminate, 2700)]
+    assert levels == [(nudge, 0), (nudge, 600), (nudge, 1200), (escalate, 1800), (terminate, 2700)]
 
 
 @given(ladders, ladder_inputs())
 def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderInputs) -> None:
     """B88: no action is taken on a worker that ended with an unknown outcome, whatever was in progress."""
-    settled = replace(inputs, status=WorkerStatus.UNKNOWN, has_ended=True)
+    settled_inputs = replace(inputs, status=WorkerStatus.UNKNOWN, has_ended=True)
 
-    assert step(ladder, settled) == LadderStep(ladder=None)
+    assert take_step(ladder, settled_inputs) == LadderStep(ladder=None)

@@ -26,7 +26,7 @@ from queenright.health.monitoring.monitor_snapshot import (
 )
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
-from tests.health.snapshot_parts import NOT_RESTORED, finish, restored, state_of
+from tests.health.snapshot_parts import NOT_RESTORED, collect_state, finish_snapshot, restore_monitor
 from tests.health.test_state import datas
 from tests.health.worker_script import START, WorkerScript
 
@@ -51,7 +51,7 @@ fields = st.fixed_dictionaries(
 )
 moves = st.tuples(
     st.sampled_from(list(EventType)),
-    st.builds(lambda one, other: one | other, datas, fields),
+    st.builds(lambda data, more_data: data | more_data, datas, fields),
     st.floats(0, 2000),
     st.tuples(st.floats(-100, 100), st.sampled_from(["a", "b"]), st.sampled_from(["s", "t"])),
     st.sampled_from(["i1", "i2", ""]),
@@ -59,7 +59,7 @@ moves = st.tuples(
 )
 
 
-class Run:
+class MonitorComparison:
     """Applies the same moves and times to several monitors, which must always agree."""
 
     def __init__(self, *monitors: HealthMonitor) -> None:
@@ -67,8 +67,8 @@ class Run:
         self.now = START
         self.moves = 0
 
-    def move(self, move: Any) -> None:
-        type_, data, after, (skew, agent, session), incarnation, trace = move
+    def move(self, step: Any) -> None:
+        type_, data, after, (skew, agent, session), incarnation, trace = step
         self.now += after
         self.moves += 1
         event = AgentEvent(
@@ -82,99 +82,99 @@ class Run:
             data=data,
             id=str(self.moves),
         )
-        self.each(lambda monitor: monitor.apply(event, self.now))
-        self.each(lambda monitor: monitor.record_process_alive(incarnation, self.now, 30.0))
-        self.each(lambda monitor: monitor.advance(self.now))
-        self.each(HealthMonitor.next_deadline)
+        self.compare_monitors(lambda monitor: monitor.apply(event, self.now))
+        self.compare_monitors(lambda monitor: monitor.record_process_alive(incarnation, self.now, 30.0))
+        self.compare_monitors(lambda monitor: monitor.advance(self.now))
+        self.compare_monitors(HealthMonitor.next_deadline)
 
-    def each(self, do: Callable[[HealthMonitor], Any]) -> None:
-        first, *others = (_without_ids(do(monitor)) for monitor in self.monitors)
-        assert all(other == first for other in others)
+    def compare_monitors(self, operation: Callable[[HealthMonitor], Any]) -> None:
+        first_result, *other_results = (_remove_ids(operation(monitor)) for monitor in self.monitors)
+        assert all(other == first_result for other in other_results)
 
 
-def _without_ids(result: Any) -> Any:
+def _remove_ids(result: Any) -> Any:
     if isinstance(result, list):
         return [replace(event, id="") for event in result]
     if isinstance(result, tuple):
-        return tuple(_without_ids(each) for each in result)
+        return tuple(_remove_ids(item) for item in result)
     return result
 
 
 @given(st.lists(moves, max_size=30), st.lists(moves, max_size=15), st.floats(0, 4000))
 def test_restored_monitor_continues_like_the_original(
-    before: list[Any], after: list[Any], later: float
+    steps_before: list[Any], steps_after: list[Any], later: float
 ) -> None:
     """B117: findings, states, deadlines and sweeps are the same before and after any events."""
-    run = Run(HealthMonitor(SETTINGS))
-    for move in before:
-        run.move(move)
-    run.monitors.append(restored(finish(MonitorSnapshot(run.monitors[0])), SETTINGS))
-    assert state_of(run.monitors[0]) == state_of(run.monitors[1])
+    run = MonitorComparison(HealthMonitor(SETTINGS))
+    for step in steps_before:
+        run.move(step)
+    run.monitors.append(restore_monitor(finish_snapshot(MonitorSnapshot(run.monitors[0])), SETTINGS))
+    assert collect_state(run.monitors[0]) == collect_state(run.monitors[1])
 
-    for move in after:
-        run.move(move)
+    for step in steps_after:
+        run.move(step)
     run.now += later
-    run.each(lambda monitor: monitor.advance(run.now))
-    run.each(lambda monitor: monitor.sweep(run.now))
+    run.compare_monitors(lambda monitor: monitor.advance(run.now))
+    run.compare_monitors(lambda monitor: monitor.sweep(run.now))
 
-    assert state_of(run.monitors[0]) == state_of(run.monitors[1])
+    assert collect_state(run.monitors[0]) == collect_state(run.monitors[1])
 
 
 @given(st.lists(moves, max_size=30), st.lists(moves, max_size=10), st.integers(1, 3))
 def test_snapshot_in_parts_shows_the_moment_of_its_beginning(
-    before: list[Any], meanwhile: list[Any], size: int
+    steps_before: list[Any], steps_during: list[Any], size: int
 ) -> None:
     """B117: an event between two parts is in neither of them."""
-    run = Run(HealthMonitor(SETTINGS))
-    for move in before:
-        run.move(move)
+    run = MonitorComparison(HealthMonitor(SETTINGS))
+    for step in steps_before:
+        run.move(step)
     [monitor] = run.monitors
-    expected, parts = state_of(monitor), list[bytes]()
+    expected, parts = collect_state(monitor), list[bytes]()
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_PART_WORKERS", "_PART_BATCHES", "_BATCH_ITEMS"):
             patch.setattr(monitor_snapshot, name, size)
         snapshot = MonitorSnapshot(monitor)
-        for move in meanwhile:
-            run.move(move)
+        for step in steps_during:
+            run.move(step)
             if (part := snapshot.next_part()) is not None:
                 parts.append(zlib.compress(part))
-        run.each(lambda monitor: monitor.sweep(run.now))
-        parts += finish(snapshot)
+        run.compare_monitors(lambda monitor: monitor.sweep(run.now))
+        parts += finish_snapshot(snapshot)
 
-    assert state_of(restored(parts, SETTINGS)) == expected
+    assert collect_state(restore_monitor(parts, SETTINGS)) == expected
     assert monitor.snapshot is None
 
 
-def test_every_attribute_of_the_monitor_is_restored_or_need_not_be() -> None:
+def test_every_attribute_of_the_monitor_is_restored_or_omitted() -> None:
     """A new attribute must be in the snapshot or in the list of omitted attributes."""
-    known = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ends", "_children", "today", "_clocks"}
+    accounted_names = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ends", "_children", "today", "_clocks"}
 
-    assert set(vars(HealthMonitor(SETTINGS))) == known | NOT_RESTORED
+    assert set(vars(HealthMonitor(SETTINGS))) == accounted_names | NOT_RESTORED
 
 
 def test_sessions_of_an_agent_still_share_their_learned_clocks() -> None:
     """B98: durations learned in one session apply to the next."""
     script = WorkerScript().start()
     other = WorkerScript(session="other", monitor=script.monitor).start()
-    parts = finish(MonitorSnapshot(script.monitor))
+    parts = finish_snapshot(MonitorSnapshot(script.monitor))
 
-    monitor = restored(parts, SETTINGS)
+    monitor = restore_monitor(parts, SETTINGS)
 
     workers = [monitor.get("agent", session) for session in (script.session, other.session)]
-    [clocks] = {worker.vitals.clocks for worker in workers if worker is not None}
-    assert clocks is not None
-    assert clocks is monitor._get_learned_clocks("agent")
+    [shared_clocks] = {worker.vitals.clocks for worker in workers if worker is not None}
+    assert shared_clocks is not None
+    assert shared_clocks is monitor._get_learned_clocks("agent")
 
 
 def test_new_settings_apply_to_restored_workers() -> None:
     """Findings are evaluated again with the new limits, as after a reload."""
     script = WorkerScript().start()
-    script.silence(300)
-    assert script.kinds() == {FindingKind.STALL}
-    parts = finish(MonitorSnapshot(script.monitor))
+    script.stay_silent(300)
+    assert script.list_finding_kinds() == {FindingKind.STALL}
+    parts = finish_snapshot(MonitorSnapshot(script.monitor))
     longer = HealthSettings.model_validate({"stall": {"idle_seconds": 1000}})
 
-    monitor = restored(parts, longer)
+    monitor = restore_monitor(parts, longer)
     _, events = monitor.sweep(script.now)
 
     assert [event.type for event in events] == [EventType.FINDING_CLEARED, EventType.HEALTH_STATE_CHANGED]
@@ -216,19 +216,19 @@ def test_damaged_snapshot_is_an_error_and_changes_nothing(
     damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = WorkerScript().start()
-    [part] = finish(MonitorSnapshot(script.monitor))
+    [part] = finish_snapshot(MonitorSnapshot(script.monitor))
     if damage == "command":
         snapshot = MonitorSnapshot(script.monitor)
         snapshot._dump(("_new_keys", [_Command()]))
-        parts = finish(snapshot)
+        parts = finish_snapshot(snapshot)
     else:
-        changed = part[:40] + bytes([part[40] ^ 1]) + part[41:]
-        parts = {"cut": [part[:-20]], "changed": [changed], "missing": [], "text": [b"{}"]}[damage]
+        damaged_part = part[:40] + bytes([part[40] ^ 1]) + part[41:]
+        parts = {"cut": [part[:-20]], "changed": [damaged_part], "missing": [], "text": [b"{}"]}[damage]
     monitor = HealthMonitor(SETTINGS)
-    before = state_of(monitor)
+    before = collect_state(monitor)
 
     with pytest.raises(SnapshotError):
         restore_snapshot(monitor, parts)
 
-    assert state_of(monitor) == before
+    assert collect_state(monitor) == before
     assert capsys.readouterr().out == ""

@@ -10,81 +10,81 @@ from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
 
-def started(*tools: str) -> WorkerScript:
+def make_worker_with_open_question(*tools: str) -> WorkerScript:
     script = WorkerScript().start()
     for tool in tools:
-        script.event(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": f"of {tool}"})
+        script.report_event(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": f"of {tool}"})
     return script
 
 
-def stall_of(script: WorkerScript) -> Severity | None:
-    finding = script.finding(FindingKind.STALL)
+def get_stall(script: WorkerScript) -> Severity | None:
+    finding = script.get_finding(FindingKind.STALL)
     return finding.severity if finding else None
 
 
 @pytest.mark.parametrize("tool", ["AskUserQuestion", "ask_user", "request_user_input", "ExitPlanMode"])
 def test_open_question_is_not_a_stall(tool: str) -> None:
-    script = started(tool)
+    script = make_worker_with_open_question(tool)
 
-    script.silence(4 * 3600.0)
+    script.stay_silent(4 * 3600.0)
 
     assert script.health.vitals.waiting is WaitingReason.USER_INPUT
     assert script.health.vitals.question == tool
-    assert stall_of(script) is None
+    assert get_stall(script) is None
 
 
 def test_open_question_outlasts_parallel_calls() -> None:
-    script = started("AskUserQuestion", "Read")
-    script.call("Read", call_id="of Read")
+    script = make_worker_with_open_question("AskUserQuestion", "Read")
+    script.report_call("Read", call_id="of Read")
 
-    script.silence(3600.0)
+    script.stay_silent(3600.0)
 
-    assert stall_of(script) is None
+    assert get_stall(script) is None
 
 
 def test_tool_without_a_question_stalls() -> None:
-    script = started("Bash")
+    script = make_worker_with_open_question("Bash")
 
-    script.silence(3600.0)
+    script.stay_silent(3600.0)
 
-    assert stall_of(script) is Severity.CRITICAL
+    assert get_stall(script) is Severity.CRITICAL
 
 
 def test_worker_silent_after_the_answer_stalls() -> None:
-    script = started("AskUserQuestion")
-    script.call("AskUserQuestion", call_id="of AskUserQuestion", after=600.0)
+    script = make_worker_with_open_question("AskUserQuestion")
+    script.report_call("AskUserQuestion", call_id="of AskUserQuestion", after=600.0)
 
-    script.silence(3600.0)
+    script.stay_silent(3600.0)
 
     assert script.health.vitals.waiting is None
-    assert stall_of(script) is Severity.CRITICAL
+    assert get_stall(script) is Severity.CRITICAL
 
 
-def test_worker_that_works_on_without_the_answer_stalls() -> None:
-    script = started("AskUserQuestion")
-    script.event(EventType.LLM_CALL_STARTED)
+def test_worker_that_continues_without_the_answer_stalls() -> None:
+    script = make_worker_with_open_question("AskUserQuestion")
+    script.report_event(EventType.LLM_CALL_STARTED)
 
-    script.silence(3600.0)
+    script.stay_silent(3600.0)
 
-    assert stall_of(script) is Severity.CRITICAL
+    assert get_stall(script) is Severity.CRITICAL
 
 
 def test_answer_to_one_of_two_questions_leaves_the_other_open() -> None:
-    script = started("AskUserQuestion", "ask_user")
-    script.call("AskUserQuestion", call_id="of AskUserQuestion")
+    script = make_worker_with_open_question("AskUserQuestion", "ask_user")
+    script.report_call("AskUserQuestion", call_id="of AskUserQuestion")
 
-    script.silence(3600.0)
+    script.stay_silent(3600.0)
 
-    assert stall_of(script) is None
+    assert get_stall(script) is None
 
 
 def test_repeated_wait_without_its_question_keeps_it() -> None:
     """A node of the runtime asks its user, then reports that it waits."""
     script = WorkerScript().start()
-    script.event(EventType.CLIENT_INPUT_REQUESTED, {"question": "Which branch?"})
-    script.event(EventType.WORKER_WAITING, {"reason": "user_input"})
+    script.report_event(EventType.CLIENT_INPUT_REQUESTED, {"question": "Which branch?"})
+    script.report_event(EventType.WORKER_WAITING, {"reason": "user_input"})
     assert script.health.vitals.question == "Which branch?"
 
-    script.event(EventType.WORKER_WAITING, {"reason": None})
-    script.event(EventType.WORKER_WAITING, {"reason": "user_input"})
+    script.report_event(EventType.WORKER_WAITING, {"reason": None})
+    script.report_event(EventType.WORKER_WAITING, {"reason": "user_input"})
     assert script.health.vitals.question == ""

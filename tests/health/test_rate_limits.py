@@ -13,7 +13,7 @@ from queenright.health.vitals.rate_limits import parse_rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
 from queenright.server.views.worker_rows import describe_activity
-from tests.health.test_detectors import worker
+from tests.health.test_detectors import start_worker
 from tests.health.worker_script import WorkerScript
 
 STALL = FindingKind.STALL
@@ -81,11 +81,13 @@ def test_structured_field_precedes_text() -> None:
 
 
 def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
-    """B105: no provider failure, no stall before its end, and a stall if nothing happens after it."""
-    script = worker()
+    """
+    B105: the limit is not a provider failure, and the worker stalls only if nothing happens after it ends.
+    """
+    script = start_worker()
     for _ in range(6):
-        script.event(EventType.LLM_CALL_STARTED)
-        script.event(
+        script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(
             EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError", "error": "try again in 30m"}
         )
     vitals = script.health.vitals
@@ -93,96 +95,102 @@ def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
     assert (vitals.waiting, vitals.llm_errors) == (WaitingReason.BACKOFF, 0)
     assert vitals.limited_until == script.now + 1_800
     assert describe_activity(vitals) == ("waiting", "waiting to try again")
-    script.silence(1_800 + 239)
-    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
-    script.silence(1)
-    assert script.finding(STALL) is not None
+    script.stay_silent(1_800 + 239)
+    assert (script.list_finding_kinds(), script.state) == (set(), HealthState.HEALTHY)
+    script.stay_silent(1)
+    assert script.get_finding(STALL) is not None
 
 
 @pytest.mark.parametrize("start_records", [True, False])
 def test_step_that_fails_during_a_rate_limit_is_not_a_failure(start_records: bool) -> None:
     """B105: the step fails with its call, and the worker still waits."""
-    script = worker() if start_records else WorkerScript()
+    script = start_worker() if start_records else WorkerScript()
     error: dict[str, Any] = {
         "error_type": "RateLimitError",
         "error": "429 Too Many Requests, try again in 90s",
     }
     for _ in range(5):
         if start_records:
-            script.event(EventType.STEP_STARTED)
-            script.event(EventType.LLM_CALL_STARTED)
-        script.event(EventType.LLM_CALL_COMPLETED, error)
-        script.step(**error)
+            script.report_event(EventType.STEP_STARTED)
+            script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(EventType.LLM_CALL_COMPLETED, error)
+        script.report_step(**error)
     vitals = script.health.vitals
 
     assert (vitals.waiting, vitals.consecutive_failures) == (WaitingReason.BACKOFF, 0)
     assert (vitals.steps_since_last_accept, vitals.error_share) == (0, 0)
-    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
+    assert (script.list_finding_kinds(), script.state) == (set(), HealthState.HEALTHY)
 
 
 def test_step_that_fails_after_a_rate_limit_is_a_failure() -> None:
     script = WorkerScript()
-    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 5 s"})
-    script.step(error_type="ValueError", after=6.0)
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 5 s"})
+    script.report_step(error_type="ValueError", after=6.0)
 
     assert (script.health.vitals.waiting, script.health.vitals.consecutive_failures) == (None, 1)
 
 
 def test_work_ends_the_wait_at_once() -> None:
     """B105: the worker may have switched to another model."""
-    script = worker()
-    script.event(EventType.LLM_CALL_STARTED)
-    script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 3600 s"})
-    script.event(EventType.LLM_CALL_STARTED)
+    script = start_worker()
+    script.report_event(EventType.LLM_CALL_STARTED)
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": "retry after 3600 s"})
+    script.report_event(EventType.LLM_CALL_STARTED)
 
     assert (script.health.vitals.waiting, script.health.vitals.limited_until) == (None, None)
-    script.silence(240)
-    assert script.finding(STALL) is not None
+    script.stay_silent(240)
+    assert script.get_finding(STALL) is not None
 
 
-def refuse(script: WorkerScript, seconds: int, *, again: float) -> None:
+def report_refusals(script: WorkerScript, seconds: int, *, retry_seconds: float) -> None:
     """Report a refused call every few seconds, each with a retry time."""
     for _ in range(seconds // 20):
-        script.event(EventType.LLM_CALL_STARTED)
-        script.event(
+        script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(
             EventType.LLM_CALL_COMPLETED,
-            {"error_type": "RateLimitError", "error": f"try again in {again}s"},
+            {"error_type": "RateLimitError", "error": f"try again in {retry_seconds}s"},
         )
-        script.silence(20)
+        script.stay_silent(20)
 
 
 def test_limits_that_outlive_their_retry_time_are_a_provider_failure() -> None:
     """B105: after 15 minutes of expired retry times, the worker no longer counts as waiting."""
-    script = worker()
-    refuse(script, 14 * 60, again=1)
-    before = script.finding(FindingKind.PROVIDER_FAILURE)
-    refuse(script, 5 * 60, again=1)
+    script = start_worker()
+    report_refusals(script, 14 * 60, retry_seconds=1)
+    before = script.get_finding(FindingKind.PROVIDER_FAILURE)
+    report_refusals(script, 5 * 60, retry_seconds=1)
 
     assert before is None
-    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+    assert script.get_finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
 def test_refusal_before_the_retry_time_is_not_a_failure() -> None:
     """B105: a client that retries too early is refused again; the limit still ends on time."""
-    script = worker()
-    for left in range(3_600, 0, -60):
-        script.event(EventType.LLM_CALL_STARTED)
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {left}s"})
-        script.silence(59)
+    script = start_worker()
+    for remaining_seconds in range(3_600, 0, -60):
+        script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(
+            EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {remaining_seconds}s"}
+        )
+        script.stay_silent(59)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
-@pytest.mark.parametrize(("every", "again"), [(20, 21), (3_600, 7_200)])
-def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again: int) -> None:
+@pytest.mark.parametrize(("interval_seconds", "retry_seconds"), [(20, 21), (3_600, 7_200)])
+def test_repeatedly_extended_rate_limit_is_a_provider_failure(
+    interval_seconds: int, retry_seconds: int
+) -> None:
     """B105: the wait ends at the retry time of the first refusal; later refusals do not extend it."""
-    script = worker()
-    for _ in range(3 * again // every + 60):
-        script.event(EventType.LLM_CALL_STARTED)
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {again}s"})
-        script.silence(every)
+    script = start_worker()
+    for _ in range(3 * retry_seconds // interval_seconds + 60):
+        script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(
+            EventType.LLM_CALL_COMPLETED, {"error_type": "429", "error": f"try again in {retry_seconds}s"}
+        )
+        script.stay_silent(interval_seconds)
 
-    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+    assert script.get_finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
 @pytest.mark.parametrize(("reset", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
@@ -205,10 +213,10 @@ def test_long_white_space_is_parsed_in_linear_time() -> None:
 
 
 def test_successful_call_resets_the_retry_time() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(4):
-        refuse(script, 10 * 60, again=1)
-        script.event(EventType.LLM_CALL_STARTED)
-        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 10})
+        report_refusals(script, 10 * 60, retry_seconds=1)
+        script.report_event(EventType.LLM_CALL_STARTED)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 10})
 
-    assert script.finding(FindingKind.PROVIDER_FAILURE) is None
+    assert script.get_finding(FindingKind.PROVIDER_FAILURE) is None

@@ -12,7 +12,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.effects import get_effect_facts
 from queenright.instrumentation.fingerprint import NOTHING_FOUND, NOTHING_NEW, fingerprint, result_fingerprint
 from queenright.runtime.events import EventType
-from tests.health.test_detectors import worker
+from tests.health.test_detectors import start_worker
 from tests.health.worker_script import WorkerScript
 
 LOOP, STREAK, IDLE = FindingKind.DOOM_LOOP, FindingKind.ERROR_STREAK, FindingKind.NO_TOOL_CALLS
@@ -20,23 +20,23 @@ NO_PROGRESS = FindingKind.ZERO_PROGRESS
 NO_GRACE_BLOCK = {"judge": {"start_grace_seconds": 0}}
 
 
-def effect_of_call(tool: str, arguments: object) -> dict[str, Any]:
+def build_effect_data(tool: str, arguments: object) -> dict[str, Any]:
     return dict(get_effect_facts(tool, arguments))
 
 
-def answers(script: WorkerScript, times: int) -> None:
+def report_answers(script: WorkerScript, times: int) -> None:
     for _ in range(times):
-        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9})
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9})
 
 
-def works(script: WorkerScript, times: int = 3) -> None:
+def report_turns_with_reads(script: WorkerScript, times: int = 3) -> None:
     for n in range(times):
-        answers(script, 1)
-        script.call("read", args=f"file {n}", result=f"text {n}")
+        report_answers(script, 1)
+        script.report_call("read", args=f"file {n}", result=f"text {n}")
 
 
-def found(script: WorkerScript, kind: FindingKind) -> Finding:
-    finding = script.finding(kind)
+def get_required_finding(script: WorkerScript, kind: FindingKind) -> Finding:
+    finding = script.get_finding(kind)
     assert finding is not None
     return finding
 
@@ -46,124 +46,135 @@ def found(script: WorkerScript, kind: FindingKind) -> Finding:
 
 def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() -> None:
     """B96: the text of the answers does not matter."""
-    script = worker()
-    works(script)
-    answers(script, 7)
-    assert script.finding(IDLE) is None
-    answers(script, 1)
+    script = start_worker()
+    report_turns_with_reads(script)
+    report_answers(script, 7)
+    assert script.get_finding(IDLE) is None
+    report_answers(script, 1)
 
-    finding = found(script, IDLE)
+    finding = get_required_finding(script, IDLE)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert "8 answers" in finding.evidence
-    answers(script, 4)
-    assert found(script, IDLE).severity is Severity.HIGH
-    answers(script, 8)
-    assert found(script, IDLE).severity is Severity.CRITICAL
-    script.call("read", args="another", result="more")
-    assert script.finding(IDLE) is None
+    report_answers(script, 4)
+    assert get_required_finding(script, IDLE).severity is Severity.HIGH
+    report_answers(script, 8)
+    assert get_required_finding(script, IDLE).severity is Severity.CRITICAL
+    script.report_call("read", args="another", result="more")
+    assert script.get_finding(IDLE) is None
 
 
 def test_user_message_restarts_the_count() -> None:
     """B96: an agent in a conversation answers with text."""
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(5):
-        answers(script, 7)
-        script.event(EventType.CLIENT_INPUT_RECEIVED)
+        report_answers(script, 7)
+        script.report_event(EventType.CLIENT_INPUT_RECEIVED)
 
-    assert script.finding(IDLE) is None
+    assert script.get_finding(IDLE) is None
 
 
 def test_parallel_model_answers_are_one_turn() -> None:
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(20):
-        script.event(EventType.LLM_CALL_COMPLETED, {"duration": 30.0}, after=0.5)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"duration": 30.0}, after=0.5)
 
-    assert script.finding(IDLE) is None
+    assert script.get_finding(IDLE) is None
 
 
 def test_answers_that_are_judged_continue_are_counted() -> None:
     """B96: CONTINUE is neutral, and is not a tool call."""
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(8):
-        answers(script, 1)
-        script.step("CONTINUE")
+        report_answers(script, 1)
+        script.report_step("CONTINUE")
 
-    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.MEDIUM, True)
+    assert (get_required_finding(script, IDLE).severity, get_required_finding(script, IDLE).ticket) == (
+        Severity.MEDIUM,
+        True,
+    )
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "ESCALATE"])
 def test_answers_with_another_verdict_count_by_that_verdict(verdict: str) -> None:
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(20):
-        answers(script, 1)
-        script.step(verdict)
+        report_answers(script, 1)
+        script.report_step(verdict)
 
-    assert script.finding(IDLE) is None
+    assert script.get_finding(IDLE) is None
 
 
 def test_model_calls_of_a_judge_add_no_turn() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(20):
-        answers(script, 1)
-        script.call("read", args=f"file {n}", result=f"text {n}")
-        answers(script, 1)
-        script.step("CONTINUE")
+        report_answers(script, 1)
+        script.report_call("read", args=f"file {n}", result=f"text {n}")
+        report_answers(script, 1)
+        script.report_step("CONTINUE")
     for _ in range(7):
-        answers(script, 2)
-        script.step("CONTINUE")
-    assert script.finding(IDLE) is None
-    answers(script, 2)
-    script.step("CONTINUE")
+        report_answers(script, 2)
+        script.report_step("CONTINUE")
+    assert script.get_finding(IDLE) is None
+    report_answers(script, 2)
+    script.report_step("CONTINUE")
 
-    assert found(script, IDLE).ticket
+    assert get_required_finding(script, IDLE).ticket
 
 
 def test_chat_with_user_messages_is_healthy() -> None:
     """B9: a hundred CONTINUE turns, with and without tools."""
-    for script in (chat := worker(), helper := worker()):
+    for script in (chat_worker := start_worker(), helping_worker := start_worker()):
         for n in range(100):
-            script.event(EventType.CLIENT_INPUT_RECEIVED)
-            answers(script, 2)
-            if script is helper and n % 10 == 0:
-                script.call("read", args=f"file {n}", result=f"text {n}")
-            script.step("CONTINUE")
+            script.report_event(EventType.CLIENT_INPUT_RECEIVED)
+            report_answers(script, 2)
+            if script is helping_worker and n % 10 == 0:
+                script.report_call("read", args=f"file {n}", result=f"text {n}")
+            script.report_step("CONTINUE")
 
-    assert (chat.kinds(), helper.kinds()) == (set(), set())
+    assert (chat_worker.list_finding_kinds(), helping_worker.list_finding_kinds()) == (set(), set())
 
 
 def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
     """B96: a user whose messages are not in the telemetry may be talking to it."""
-    chat, talker = worker(), worker()
-    answers(chat, 30)
-    works(talker)
-    answers(talker, 2)
-    works(talker, 1)
-    answers(talker, 8)
+    chat_worker, talking_worker = start_worker(), start_worker()
+    report_answers(chat_worker, 30)
+    report_turns_with_reads(talking_worker)
+    report_answers(talking_worker, 2)
+    report_turns_with_reads(talking_worker, 1)
+    report_answers(talking_worker, 8)
 
-    assert (found(chat, IDLE).severity, found(chat, IDLE).ticket) == (Severity.LOW, False)
-    assert (found(talker, IDLE).severity, found(talker, IDLE).ticket) == (Severity.LOW, False)
-    answers(talker, 8)
-    assert found(talker, IDLE).ticket
+    assert (
+        get_required_finding(chat_worker, IDLE).severity,
+        get_required_finding(chat_worker, IDLE).ticket,
+    ) == (Severity.LOW, False)
+    assert (
+        get_required_finding(talking_worker, IDLE).severity,
+        get_required_finding(talking_worker, IDLE).ticket,
+    ) == (Severity.LOW, False)
+    report_answers(talking_worker, 8)
+    assert get_required_finding(talking_worker, IDLE).ticket
 
 
 def test_worker_with_old_messages_or_an_active_user_is_found_immediately() -> None:
-    planned, result, judged = worker(), worker(), worker()
-    answers(planned, 2)
-    works(planned)
-    result.event(EventType.CLIENT_INPUT_RECEIVED)
-    answers(result, 2)
-    works(result, 1)
-    judged.event(EventType.CLIENT_INPUT_RECEIVED)
-    for script in (planned, result, judged):
+    planned_worker, user_worker, judged_worker = start_worker(), start_worker(), start_worker()
+    report_answers(planned_worker, 2)
+    report_turns_with_reads(planned_worker)
+    user_worker.report_event(EventType.CLIENT_INPUT_RECEIVED)
+    report_answers(user_worker, 2)
+    report_turns_with_reads(user_worker, 1)
+    judged_worker.report_event(EventType.CLIENT_INPUT_RECEIVED)
+    for script in (planned_worker, user_worker, judged_worker):
         for _ in range(8):
-            answers(script, 1)
-            script.step("CONTINUE")
+            report_answers(script, 1)
+            script.report_step("CONTINUE")
 
-    assert [found(script, IDLE).ticket for script in (planned, result, judged)] == [True, True, True]
+    assert [
+        get_required_finding(script, IDLE).ticket for script in (planned_worker, user_worker, judged_worker)
+    ] == [True, True, True]
 
 
 CHATS: list[dict[str, Any]] = [
@@ -174,91 +185,97 @@ CHATS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("chat", CHATS)
 def test_answers_with_time_for_a_user_between_never_page(chat: dict[str, Any]) -> None:
-    """Its user's messages may not be recorded."""
-    script = worker()
-    works(script)
+    """The messages of the chat's user may not be recorded."""
+    script = start_worker()
+    report_turns_with_reads(script)
     data = dict(chat)
     after = data.pop("after")
     for n in range(80):
-        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": f"{n}", **data}, after=after)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"answer_hash": f"{n}", **data}, after=after)
 
-    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+    assert (get_required_finding(script, IDLE).severity, get_required_finding(script, IDLE).ticket) == (
+        Severity.LOW,
+        False,
+    )
 
 
 def test_few_slow_answers_of_a_chat_never_page() -> None:
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(7):
-        script.event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9}, after=230)
-    assert (found(script, IDLE).severity, found(script, IDLE).ticket) == (Severity.LOW, False)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"output_tokens": 9}, after=230)
+    assert (get_required_finding(script, IDLE).severity, get_required_finding(script, IDLE).ticket) == (
+        Severity.LOW,
+        False,
+    )
 
 
 @pytest.mark.parametrize("chat", CHATS)
 def test_equal_answers_page_however_slow(chat: dict[str, Any]) -> None:
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     data = dict(chat)
     after = data.pop("after")
     for _ in range(13):
-        script.event(EventType.LLM_CALL_COMPLETED, {"answer_hash": "finish", **data}, after=after)
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"answer_hash": "finish", **data}, after=after)
 
-    assert found(script, IDLE).severity is Severity.HIGH
+    assert get_required_finding(script, IDLE).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
-    ("after", "data"), [(11.0, {"duration": 10.0}), (61.0, {"duration": 60.0}), (1.0, {}), (30.0, {})]
+    ("pause", "data"), [(11.0, {"duration": 10.0}), (61.0, {"duration": 60.0}), (1.0, {}), (30.0, {})]
 )
-def test_slow_answers_without_a_pause_between_page(after: float, data: dict[str, Any]) -> None:
-    """If the duration of the model call is unknown, the time in between counts as the model's."""
-    script = worker()
-    works(script)
+def test_slow_answers_without_a_pause_between_page(pause: float, data: dict[str, Any]) -> None:
+    """If the duration of the model call is unknown, the time between two answers counts as the model's."""
+    script = start_worker()
+    report_turns_with_reads(script)
     for _ in range(12):
-        script.event(EventType.LLM_CALL_COMPLETED, data, after=after)
+        script.report_event(EventType.LLM_CALL_COMPLETED, data, after=pause)
 
-    assert found(script, IDLE).severity is Severity.HIGH
+    assert get_required_finding(script, IDLE).severity is Severity.HIGH
 
 
 def test_refused_submissions_page_however_slow() -> None:
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for n in range(13):
-        answers(script, 1)
-        script.call("finish", args=f"{n}", result="rejected", outcome="error", after=40)
+        report_answers(script, 1)
+        script.report_call("finish", args=f"{n}", result="rejected", outcome="error", after=40)
 
-    assert found(script, IDLE).severity is Severity.HIGH
+    assert get_required_finding(script, IDLE).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
 def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
     """B97: this holds for any tool name, and for any text around the repeated message."""
-    unanswered, answered = worker(), worker()
-    for script in (unanswered, answered):
-        works(script)
+    unanswered_worker, answered_worker = start_worker(), start_worker()
+    for script in (unanswered_worker, answered_worker):
+        report_turns_with_reads(script)
         for n in range(9):
-            answers(script, 1)
-            reply = "sent" if script is unanswered else f"the user says {n}"
-            script.call(tool, args=f"wording {n}", result=reply)
+            report_answers(script, 1)
+            reply = "sent" if script is unanswered_worker else f"the user says {n}"
+            script.report_call(tool, args=f"wording {n}", result=reply)
 
-    assert found(unanswered, IDLE).ticket
-    assert answered.finding(IDLE) is None
+    assert get_required_finding(unanswered_worker, IDLE).ticket
+    assert answered_worker.get_finding(IDLE) is None
 
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
 def test_result_submitted_repeatedly_is_not_work(tool: str, result: str) -> None:
     """B97: the harness refuses the result each time, or the tool only echoes it."""
-    script = worker()
-    works(script)
+    script = start_worker()
+    report_turns_with_reads(script)
     for n in range(8):
-        answers(script, 1)
-        script.call(tool, args=f"wording {n}", result=result)
+        report_answers(script, 1)
+        script.report_call(tool, args=f"wording {n}", result=result)
 
-    assert found(script, IDLE).ticket
+    assert get_required_finding(script, IDLE).ticket
 
 
 def test_echo_is_not_progress() -> None:
-    """B97: not even the first echo is progress."""
-    script = worker()
-    script.call("say", args="one", result=NOTHING_NEW)
+    """B97: even the first echo is not progress."""
+    script = start_worker()
+    script.report_call("say", args="one", result=NOTHING_NEW)
 
     assert script.health.vitals.last_progress is None
 
@@ -267,39 +284,39 @@ def test_echo_is_not_progress() -> None:
 
 
 def test_repeated_edit_is_a_loop_even_if_the_file_grows() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("insert_line", args="the same line", result=f"file of {n} lines")
-        script.call("view_file", args="file", result=f"{n} lines")
+        script.report_call("insert_line", args="the same line", result=f"file of {n} lines")
+        script.report_call("view_file", args="file", result=f"{n} lines")
 
-    finding = found(script, LOOP)
+    finding = get_required_finding(script, LOOP)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
     assert all(part in finding.evidence for part in ("insert_line", "5 times"))
 
 
 def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
     """The changes do not help, or concern something else, and the failure existed before."""
-    script = worker()
+    script = start_worker()
     for n in range(7):
-        script.call("edit", args=f"patch {n}", result=f"patched {n}")
-        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
-    assert script.finding(LOOP) is None
+        script.report_call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.report_call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+    assert script.get_finding(LOOP) is None
     for n in range(7, 30):
-        script.call("edit", args=f"patch {n}", result=f"patched {n}")
-        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+        script.report_call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.report_call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
 
-    finding = found(script, LOOP)
+    finding = get_required_finding(script, LOOP)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert "run_tests" in finding.evidence
 
 
 def test_five_failures_without_a_change_are_high() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("read", args=f"file {n}", result=f"text {n}")
-        script.call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
+        script.report_call("read", args=f"file {n}", result=f"text {n}")
+        script.report_call("run_tests", result="1 failed", outcome="error", error_type="exit_code_1")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
@@ -328,16 +345,16 @@ def test_five_failures_without_a_change_are_high() -> None:
 def test_one_check_after_each_change_never_pages(
     tool: str, change: str, result: str, check: str, answer: str, data: dict[str, Any]
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
         arguments = {"command": change.format(n)}
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **effect)
-        check_data = data | effect_of_call("bash", check)
-        script.call("bash", args=fingerprint(check), result=result_fingerprint(answer), **check_data)
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **effect)
+        check_data = data | build_effect_data("bash", check)
+        script.report_call("bash", args=fingerprint(check), result=result_fingerprint(answer), **check_data)
 
     assert all(not finding.severity.rank > Severity.MEDIUM.rank for finding in script.health.findings)
-    assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
+    assert script.get_finding(NO_PROGRESS) is None or not get_required_finding(script, NO_PROGRESS).ticket
 
 
 READ_PAIRS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
@@ -349,47 +366,55 @@ READ_PAIRS: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
 ]
 
 
-def call_of(script: WorkerScript, tool: str, arguments: object, result: str, **data: Any) -> None:
-    effect = effect_of_call(tool, arguments)
-    script.call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **effect)
+def report_call_with_effect(
+    script: WorkerScript, tool: str, arguments: object, result: str, **data: Any
+) -> None:
+    effect = build_effect_data(tool, arguments)
+    script.report_call(tool, args=fingerprint(arguments), result=result_fingerprint(result), **data, **effect)
 
 
-@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
+@pytest.mark.parametrize(("action_command", "read_command"), READ_PAIRS)
 @pytest.mark.parametrize("answer", ["done {}", "ok"])
 def test_read_after_each_unknown_call_is_found_late_and_never_pages(
-    act: tuple[str, str], look: tuple[str, object], answer: str
+    action_command: tuple[str, str], read_command: tuple[str, object], answer: str
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
-        call_of(script, act[0], act[1].format(n), answer.format(n))
-        call_of(script, look[0], look[1], "as before")
+        report_call_with_effect(script, action_command[0], action_command[1].format(n), answer.format(n))
+        report_call_with_effect(script, read_command[0], read_command[1], "as before")
         if n < 7:
             assert all(not finding.ticket for finding in script.health.findings)
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
-    assert script.finding(LOOP) is not None
+    assert script.get_finding(LOOP) is not None
 
 
-@pytest.mark.parametrize(("act", "look"), READ_PAIRS)
+@pytest.mark.parametrize(("action_command", "read_command"), READ_PAIRS)
 @pytest.mark.parametrize("data", [{}, {"outcome": "error", "error_type": "exit_code_1"}])
 def test_read_after_a_repeated_or_failing_unknown_call_pages(
-    act: tuple[str, str], look: tuple[str, object], data: dict[str, Any]
+    action_command: tuple[str, str], read_command: tuple[str, object], data: dict[str, Any]
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(8):
-        call_of(script, act[0], act[1].format(n if data else 0), f"failed {n}" if data else "done", **data)
-        call_of(script, look[0], look[1], "as before")
+        report_call_with_effect(
+            script,
+            action_command[0],
+            action_command[1].format(n if data else 0),
+            f"failed {n}" if data else "done",
+            **data,
+        )
+        report_call_with_effect(script, read_command[0], read_command[1], "as before")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_repeated_read_between_other_reads_pages() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
-        script.call("bash", args="cat a.py", result="text", effect="reads")
+        script.report_call("bash", args=f"cat {n}.py", result=f"r{n}", effect="reads")
+        script.report_call("bash", args="cat a.py", result="text", effect="reads")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
@@ -400,46 +425,46 @@ def test_repeated_read_between_other_reads_pages() -> None:
         ("bash", "ruff", "bash"),
     ],
 )
-def test_unknown_call_after_unknown_ones_is_a_repeat(tool: str, args: str, between: str) -> None:
+def test_unknown_call_after_other_unknown_calls_is_a_repeat(tool: str, args: str, between: str) -> None:
     """B29: not every unknown command changes something."""
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        script.call(between, args=f"open {n}", result=f"text {n}")
-        script.call(tool, args=args, result="the same")
+        script.report_call(between, args=f"open {n}", result=f"text {n}")
+        script.report_call(tool, args=args, result="the same")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_check_after_the_same_command_again_is_a_repeat() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(5):
-        script.call("bash", args="make fmt", result="done", effect="runs")
-        script.call("bash", args="pytest", result="10 passed", effect="runs")
+        script.report_call("bash", args="make fmt", result="done", effect="runs")
+        script.report_call("bash", args="pytest", result="10 passed", effect="runs")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_test_tool_after_other_tests_is_a_repeat() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("run_tests", args=f"suite {n}", result=f"{n} passed")
-        script.call("run_tests", args="all", result="10 passed")
+        script.report_call("run_tests", args=f"suite {n}", result=f"{n} passed")
+        script.report_call("run_tests", args="all", result="10 passed")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_consecutive_refused_edits_are_found_with_reads_between() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("read", args="file", result=f"text {n}")
-        script.call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
+        script.report_call("read", args="file", result=f"text {n}")
+        script.report_call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
 
-    finding = found(script, STREAK)
+    finding = get_required_finding(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert finding.evidence.startswith("5 ")
     assert "not found" in finding.evidence
-    script.call("edit", args="new", result="ok")
-    assert script.finding(STREAK) is None
+    script.report_call("edit", args="new", result="ok")
+    assert script.get_finding(STREAK) is None
 
 
 @pytest.mark.parametrize(
@@ -455,12 +480,12 @@ def test_consecutive_refused_edits_are_found_with_reads_between() -> None:
 def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
     tool: str, arguments: dict[str, str], result: str
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
@@ -475,25 +500,25 @@ def test_equal_edit_by_any_means_is_a_loop_although_the_file_grows(
 def test_equal_call_with_advancing_results_is_not_a_loop(
     tool: str, arguments: dict[str, str], result: str
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(12):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result=result.format(n), **effect)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
 def test_saving_without_arguments_after_new_work_is_not_a_loop() -> None:
     """The saved work is not in the arguments; without new work since, the call is a repeat."""
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        script.call("read_file", args=f"file {n}", result=f"text {n}")
-        script.call("save_state", args=fingerprint({}), result="saved")
-    assert script.kinds() == set()
+        script.report_call("read_file", args=f"file {n}", result=f"text {n}")
+        script.report_call("save_state", args=fingerprint({}), result="saved")
+    assert script.list_finding_kinds() == set()
     for _ in range(4):
-        script.call("save_state", args=fingerprint({}), result="saved")
+        script.report_call("save_state", args=fingerprint({}), result="saved")
 
-    assert found(script, LOOP).ticket
+    assert get_required_finding(script, LOOP).ticket
 
 
 @pytest.mark.parametrize(
@@ -507,93 +532,95 @@ def test_saving_without_arguments_after_new_work_is_not_a_loop() -> None:
 def test_refused_edit_or_submission_of_any_kind_is_found_with_reads_between(
     tool: str, arguments: dict[str, str]
 ) -> None:
-    """A new read between is not a change."""
-    script = worker()
+    """A new read between two refusals is not a change."""
+    script = start_worker()
     for n in range(5):
-        script.call("read", args=f"part {n}", result=f"text {n}")
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **effect)
+        script.report_call("read", args=f"part {n}", result=f"text {n}")
+        effect = build_effect_data(tool, arguments)
+        script.report_call(
+            tool, args=f"{n}", result=f"e{n}", outcome="error", error_type="no match", **effect
+        )
 
-    assert found(script, STREAK).ticket
+    assert get_required_finding(script, STREAK).ticket
 
 
 def test_two_classes_of_refusal_that_take_turns_are_both_counted() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(9):
-        script.call("read", args=f"part {n}", result=f"text {n}")
+        script.report_call("read", args=f"part {n}", result=f"text {n}")
         error = "not found" if n % 2 else "not unique"
-        script.call("edit", args=f"{n}", result=f"e{n}", outcome="error", error_type=error)
+        script.report_call("edit", args=f"{n}", result=f"e{n}", outcome="error", error_type=error)
 
-    assert found(script, STREAK).evidence.startswith("5 ")
-    assert "not unique" in found(script, STREAK).evidence
+    assert get_required_finding(script, STREAK).evidence.startswith("5 ")
+    assert "not unique" in get_required_finding(script, STREAK).evidence
 
 
 def test_refusals_of_several_classes_are_found_together() -> None:
-    script, lesser = worker(), worker()
+    script, less_refused_worker = start_worker(), start_worker()
     for n in range(12):
         error = ("not found", "not unique", "changed since read")[n % 3]
         data: dict[str, Any] = {"outcome": "error", "error_type": error}
-        script.call("read", args=f"part {n}", result=f"text {n}")
-        script.call("edit", args=f"{n}", result=f"e{n}", **data)
-        lesser.call("edit", args=f"{n}", result=f"e{n}", **(data if n % 3 == 0 else {}))
+        script.report_call("read", args=f"part {n}", result=f"text {n}")
+        script.report_call("edit", args=f"{n}", result=f"e{n}", **data)
+        less_refused_worker.report_call("edit", args=f"{n}", result=f"e{n}", **(data if n % 3 == 0 else {}))
 
-    finding = found(script, STREAK)
+    finding = get_required_finding(script, STREAK)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert finding.evidence.startswith("10 ")
-    assert lesser.finding(STREAK) is None
+    assert less_refused_worker.get_finding(STREAK) is None
 
 
-def refuse(script: WorkerScript, n: int) -> None:
-    script.call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
+def report_refused_edit(script: WorkerScript, n: int) -> None:
+    script.report_call("edit", args=f"old {n}", result=f"e{n}", outcome="error", error_type="not found")
 
 
 @pytest.mark.parametrize("reads", [5, 20, 30])
 def test_refusals_expire_with_the_window(reads: int) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(12):
-        refuse(script, n)
+        report_refused_edit(script, n)
         for part in range(reads):
-            script.call("read", args=f"part {n}/{part}", result=f"text {n}/{part}")
+            script.report_call("read", args=f"part {n}/{part}", result=f"text {n}/{part}")
 
-    assert script.finding(STREAK) is None
+    assert script.get_finding(STREAK) is None
     for n in range(5):
-        refuse(script, 12 + n)
-    assert found(script, STREAK).severity is Severity.MEDIUM
+        report_refused_edit(script, 12 + n)
+    assert get_required_finding(script, STREAK).severity is Severity.MEDIUM
 
 
 def test_refusals_that_go_on_grow_beyond_the_window() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(20):
-        script.call("read", args=f"part {n}", result=f"text {n}")
-        refuse(script, n)
+        script.report_call("read", args=f"part {n}", result=f"text {n}")
+        report_refused_edit(script, n)
 
-    assert found(script, STREAK).severity is Severity.CRITICAL
+    assert get_required_finding(script, STREAK).severity is Severity.CRITICAL
 
 
-@pytest.mark.parametrize("by", ["edit", "run", "user"])
-def test_progress_ends_refusals(by: str) -> None:
-    script = worker()
+@pytest.mark.parametrize("progress_kind", ["edit", "run", "user"])
+def test_progress_ends_refusals(progress_kind: str) -> None:
+    script = start_worker()
     for n in range(12):
-        refuse(script, n)
+        report_refused_edit(script, n)
         if n % 4:
-            script.call("read", args=f"part {n}", result=f"text {n}")
-        elif by == "edit":
-            script.call("edit", args=f"new {n}", result="ok")
-        elif by == "run":
-            script.call("bash", args=f"python patch.py {n}", result=f"patched {n}", effect="runs")
+            script.report_call("read", args=f"part {n}", result=f"text {n}")
+        elif progress_kind == "edit":
+            script.report_call("edit", args=f"new {n}", result="ok")
+        elif progress_kind == "run":
+            script.report_call("bash", args=f"python patch.py {n}", result=f"patched {n}", effect="runs")
         else:
-            script.event(EventType.CLIENT_INPUT_RECEIVED)
+            script.report_event(EventType.CLIENT_INPUT_RECEIVED)
 
-    assert script.finding(STREAK) is None
+    assert script.get_finding(STREAK) is None
 
 
 def test_run_that_fails_or_repeats_ends_no_refusals() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        refuse(script, n)
-        script.call("bash", args="pytest", result="1 failed", effect="runs")
+        report_refused_edit(script, n)
+        script.report_call("bash", args="pytest", result="1 failed", effect="runs")
 
-    assert found(script, STREAK).ticket
+    assert get_required_finding(script, STREAK).ticket
 
 
 MISSES = [
@@ -609,24 +636,24 @@ MISSES = [
 def test_missing_items_for_different_arguments_never_page(
     tool: str, error: str, data: dict[str, Any]
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
         text = error.format(n)
-        script.call(tool, args=f"item {n}", result=text, outcome="error", error=text, **data)
+        script.report_call(tool, args=f"item {n}", result=text, outcome="error", error=text, **data)
 
-    assert found(script, STREAK).severity is Severity.MEDIUM
+    assert get_required_finding(script, STREAK).severity is Severity.MEDIUM
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
     assert script.health.vitals.failed_calls == script.health.vitals.stale_calls == 0
 
 
 @pytest.mark.parametrize(("tool", "error", "data"), MISSES)
 def test_missing_item_for_the_same_argument_is_a_loop(tool: str, error: str, data: dict[str, Any]) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(8):
-        script.call(tool, args="item", result=error, outcome="error", error=error, **data)
+        script.report_call(tool, args="item", result=error, outcome="error", error=error, **data)
 
-    assert found(script, LOOP).severity is Severity.HIGH
-    assert found(script, STREAK).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, STREAK).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
@@ -641,77 +668,79 @@ def test_missing_item_for_the_same_argument_is_a_loop(tool: str, error: str, dat
     ],
 )
 def test_broken_search_pages(error: str) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(8):
-        script.call("find_user", args=f"user {n}", result=error, outcome="error", error=error)
+        script.report_call("find_user", args=f"user {n}", result=error, outcome="error", error=error)
 
-    assert found(script, STREAK).severity is Severity.HIGH
+    assert get_required_finding(script, STREAK).severity is Severity.HIGH
 
 
 def test_repeated_shell_not_found_error_is_stuck() -> None:
-    script = worker()
+    script = start_worker()
     error = "find: '/data': No such file or directory"
     for n in range(7):
         attributes: dict[str, Any] = {"effect": "searches", "outcome": "error", "error": error}
-        script.call("bash", args=f"find /data -maxdepth {n}", result=error, **attributes)
+        script.report_call("bash", args=f"find /data -maxdepth {n}", result=error, **attributes)
 
-    assert found(script, NO_PROGRESS).severity is Severity.HIGH
+    assert get_required_finding(script, NO_PROGRESS).severity is Severity.HIGH
 
 
 def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
     """
     A new answer between two repeats does not hide a standstill, although no call is frequent or consecutive.
     """
-    script = worker()
+    script = start_worker()
     for n in range(3):
-        script.call("read", args=f"{n}", result=f"text {n}")
+        script.report_call("read", args=f"{n}", result=f"text {n}")
     for n in range(3):
-        script.call("read", args=f"{n}", result=f"text {n}")
-        script.call("run_checks", args=f"{n}", result=f"e{n}", outcome="error", error_type=f"Error{n}")
-        script.call("read", args=f"{(n + 1) % 3}", result=f"text {(n + 1) % 3}")
+        script.report_call("read", args=f"{n}", result=f"text {n}")
+        script.report_call("run_checks", args=f"{n}", result=f"e{n}", outcome="error", error_type=f"Error{n}")
+        script.report_call("read", args=f"{(n + 1) % 3}", result=f"text {(n + 1) % 3}")
 
-    finding = found(script, NO_PROGRESS)
+    finding = get_required_finding(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.HIGH, True)
     assert "9 tool calls" in finding.evidence
-    script.call("edit", args="patch", result="patched")
-    assert script.finding(NO_PROGRESS) is None or not found(script, NO_PROGRESS).ticket
+    script.report_call("edit", args="patch", result="patched")
+    assert script.get_finding(NO_PROGRESS) is None or not get_required_finding(script, NO_PROGRESS).ticket
 
 
 def test_repeats_among_reads_of_many_items_are_not_a_majority() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
-        script.call("check_url", args=f"url {n}", result="200 OK")
+        script.report_call("check_url", args=f"url {n}", result="200 OK")
         if n % 3 == 2:
-            script.call("check_url", args=f"url {n - 2}", result="200 OK")
+            script.report_call("check_url", args=f"url {n - 2}", result="200 OK")
 
     assert all(finding.severity is Severity.LOW for finding in script.health.findings)
 
 
 def test_refused_edits_among_successful_ones_are_not_a_standstill() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(24):
-        refuse(script, 0 if n else 1)
-        script.call("edit", args=f"new {n}", result="ok")
-        script.call("edit", args=f"newer {n}", result="ok")
+        report_refused_edit(script, 0 if n else 1)
+        script.report_call("edit", args=f"new {n}", result="ok")
+        script.report_call("edit", args=f"newer {n}", result="ok")
 
     assert all(not finding.ticket or finding.kind is LOOP for finding in script.health.findings)
 
 
 def test_errors_that_are_new_each_time_are_not_most_calls() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(14):
-        script.call("bash", args=f"python x.py {n}", result=f"e{n}", outcome="error", error_type=f"Error{n}")
+        script.report_call(
+            "bash", args=f"python x.py {n}", result=f"e{n}", outcome="error", error_type=f"Error{n}"
+        )
 
-    assert script.finding(NO_PROGRESS) is None
+    assert script.get_finding(NO_PROGRESS) is None
 
 
 def test_submissions_refused_between_changes_are_work() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(8):
-        script.call("edit", args=f"patch {n}", result=f"patched {n}")
-        script.call("submit", args=f"{n}", result=f"{n} fail", outcome="error", error_type="rejected")
+        script.report_call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.report_call("submit", args=f"{n}", result=f"{n} fail", outcome="error", error_type="rejected")
 
-    assert script.kinds() <= {FindingKind.ERROR_RATE}
+    assert script.list_finding_kinds() <= {FindingKind.ERROR_RATE}
 
 
 @pytest.mark.parametrize(
@@ -724,20 +753,23 @@ def test_submissions_refused_between_changes_are_work() -> None:
     ],
 )
 def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data: dict[str, Any]) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(6):
-        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
-    result = found(script, NO_PROGRESS)
+        script.report_call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    progress_finding = get_required_finding(script, NO_PROGRESS)
     for n in range(6, 11):
-        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+        script.report_call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
 
-    assert (result.severity, result.ticket) == (Severity.LOW, False)
-    assert found(script, NO_PROGRESS).evidence.startswith("10 ")
+    assert (progress_finding.severity, progress_finding.ticket) == (Severity.LOW, False)
+    assert get_required_finding(script, NO_PROGRESS).evidence.startswith("10 ")
     for n in range(11, 60):
-        script.call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
-    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
-    script.call(tool, args="the right words", result="found")
-    assert script.finding(NO_PROGRESS) is None
+        script.report_call(tool, args=f"words {n}", result=NOTHING_FOUND, **data)
+    assert (
+        get_required_finding(script, NO_PROGRESS).severity,
+        get_required_finding(script, NO_PROGRESS).ticket,
+    ) == (Severity.MEDIUM, True)
+    script.report_call(tool, args="the right words", result="found")
+    assert script.get_finding(NO_PROGRESS) is None
 
 
 @pytest.mark.parametrize(
@@ -754,22 +786,22 @@ def test_new_searches_that_find_nothing_are_shown_and_never_page(tool: str, data
     ],
 )
 def test_one_read_of_each_item_with_equal_answers_is_work(tool: str, result: str) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
-        script.call(tool, args=f"item {n}", result=result)
+        script.report_call(tool, args=f"item {n}", result=result)
 
     assert all(finding.severity is Severity.LOW and not finding.ticket for finding in script.health.findings)
 
 
 @pytest.mark.parametrize("command", ["grep -c TODO {}.py", "test -f {}.py && echo yes", "wc -l {}.py"])
 def test_one_shell_command_for_each_file_with_equal_answers_is_work(command: str) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(30):
         arguments = {"command": command.format(n)}
-        effect = effect_of_call("bash", arguments)
-        script.call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **effect)
+        effect = build_effect_data("bash", arguments)
+        script.report_call("bash", args=fingerprint(arguments), result=result_fingerprint("0"), **effect)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
 CHECKS = [
@@ -789,12 +821,12 @@ CHECKS = [
 def test_check_of_each_item_with_equal_answers_never_pages(
     tool: str, check: str, has_failed: bool, answer: str
 ) -> None:
-    script = worker()
+    script = start_worker()
     outcome_fields = {"outcome": "error", "error_type": "exit_code_1", "error": answer} if has_failed else {}
     for _ in range(2):
         for n in range(20):
-            call_of(script, tool, {"command": check.format(n)}, answer, **outcome_fields)
-        script.call("edit", args=f"{script.now}", result="ok")
+            report_call_with_effect(script, tool, {"command": check.format(n)}, answer, **outcome_fields)
+        script.report_call("edit", args=f"{script.now}", result="ok")
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
     assert has_failed or all(not finding.ticket for finding in script.health.findings)
@@ -802,21 +834,21 @@ def test_check_of_each_item_with_equal_answers_never_pages(
 
 @pytest.mark.parametrize(("tool", "check"), CHECKS)
 def test_same_check_again_that_fails_pages(tool: str, check: str) -> None:
-    script = worker()
+    script = start_worker()
     outcome_fields = {"outcome": "error", "error_type": "exit_code_1", "error": "1 failed"}
     for _ in range(8):
-        call_of(script, tool, {"command": check}, "1 failed", **outcome_fields)
+        report_call_with_effect(script, tool, {"command": check}, "1 failed", **outcome_fields)
 
-    assert found(script, LOOP).severity is Severity.HIGH
-    assert found(script, STREAK).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, STREAK).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize("data", [{"outcome": "timeout"}, {"error": "bash: pytest: command not found"}])
 def test_check_of_each_item_that_cannot_run_pages(data: dict[str, str]) -> None:
-    script = worker()
+    script = start_worker()
     outcome_fields = {"outcome": "error", "error_type": "error", "error": "timed out"} | data
     for n in range(8):
-        call_of(
+        report_call_with_effect(
             script,
             "bash",
             {"command": f"pytest tests/test_{n}.py"},
@@ -824,7 +856,7 @@ def test_check_of_each_item_that_cannot_run_pages(data: dict[str, str]) -> None:
             **outcome_fields,
         )
 
-    assert found(script, STREAK).severity is Severity.HIGH
+    assert get_required_finding(script, STREAK).severity is Severity.HIGH
 
 
 BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":"","stderr":""}']
@@ -833,78 +865,77 @@ BARE_EXITS = ["", "Exit code 1", "Error: Exit code 1", '{"exit_code":1,"stdout":
 @pytest.mark.parametrize("error", BARE_EXITS)
 @pytest.mark.parametrize("command", ["grep -rn old_{} src/", "test -f m{}.py", "git grep -q old_{}"])
 def test_exit_code_only_failures_of_reads_of_each_item_never_page(command: str, error: str) -> None:
-    script, again = worker(), worker()
+    script, other_worker = start_worker(), start_worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(30):
-        call_of(script, "bash", {"command": command.format(n)}, error, **attributes)
-        call_of(again, "bash", {"command": command}, error, **attributes)
+        report_call_with_effect(script, "bash", {"command": command.format(n)}, error, **attributes)
+        report_call_with_effect(other_worker, "bash", {"command": command}, error, **attributes)
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
     if "grep -rn" not in command or error:
-        assert found(again, LOOP).severity is Severity.CRITICAL
+        assert get_required_finding(other_worker, LOOP).severity is Severity.CRITICAL
 
 
 @pytest.mark.parametrize("error", ["Exit code 2", "cat: out: Permission denied", "Exit code 1: I/O error"])
 def test_reads_of_each_item_failing_with_an_error_page(error: str) -> None:
-    script = worker()
+    script = start_worker()
     attributes = {"outcome": "error", "error_type": "error", "error": error}
     for n in range(16):
-        call_of(script, "bash", {"command": f"test -f m{n}.py"}, error, **attributes)
+        report_call_with_effect(script, "bash", {"command": f"test -f m{n}.py"}, error, **attributes)
 
-    assert found(script, STREAK).severity is Severity.HIGH
+    assert get_required_finding(script, STREAK).severity is Severity.HIGH
 
 
 def test_search_that_finds_nothing_before_each_change_is_work() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(20):
-        script.call("grep", args=f"name {n}", result=NOTHING_FOUND)
-        script.call("edit", args=f"name {n}", result="updated")
+        script.report_call("grep", args=f"name {n}", result=NOTHING_FOUND)
+        script.report_call("edit", args=f"name {n}", result="updated")
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
-# -- healthy behavior that looks similar
-# --------------------------------------------------------------------------
+# -- healthy behaviour that looks similar -----------------------------------------------------------
 
 
 @pytest.mark.parametrize("turn", ["one", None])
 def test_equal_failures_of_one_turn_count_once(turn: str | None) -> None:
     """The calls are reported as one turn, or overlap in time."""
-    script = worker()
-    script.event(EventType.LLM_CALL_COMPLETED, {})
+    script = start_worker()
+    script.report_event(EventType.LLM_CALL_COMPLETED, {})
     for n in range(8):
         data: dict[str, object] = {"tool": "fetch", "args_hash": f"{n}", "outcome": "error"}
         data |= {"result_hash": "refused", "error_type": "refused", "duration": 5.0}
         if turn:
             data["turn"] = turn
-        script.event(EventType.TOOL_CALL_COMPLETED, data, after=0.1)
+        script.report_event(EventType.TOOL_CALL_COMPLETED, data, after=0.1)
 
-    assert script.kinds() <= {FindingKind.ERROR_RATE}
+    assert script.list_finding_kinds() <= {FindingKind.ERROR_RATE}
 
 
 def test_waiting_is_not_a_loop_until_it_exceeds_its_limit() -> None:
-    script = worker()
+    script = start_worker()
     for minute in range(29):
-        script.call("sleep", args="60", result="slept", after=30)
-        script.call("get_job", args="7", result="queued", after=30)
-        assert script.kinds() <= {FindingKind.OUTPUT_UNCHANGED}, minute
+        script.report_call("sleep", args="60", result="slept", after=30)
+        script.report_call("get_job", args="7", result="queued", after=30)
+        assert script.list_finding_kinds() <= {FindingKind.OUTPUT_UNCHANGED}, minute
     for _ in range(3):
-        script.call("sleep", args="60", result="slept", after=60)
+        script.report_call("sleep", args="60", result="slept", after=60)
 
-    finding = found(script, NO_PROGRESS)
+    finding = get_required_finding(script, NO_PROGRESS)
     assert (finding.severity, finding.ticket) == (Severity.MEDIUM, True)
     assert " 3" in finding.evidence
     for _ in range(90):
-        script.call("sleep", args="60", result="slept", after=60)
-    assert found(script, NO_PROGRESS).severity is Severity.HIGH
+        script.report_call("sleep", args="60", result="slept", after=60)
+    assert get_required_finding(script, NO_PROGRESS).severity is Severity.HIGH
 
 
 def test_same_question_every_minute_is_a_poll() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(10):
-        script.call("job_status", args="7", result="queued", after=60)
+        script.report_call("job_status", args="7", result="queued", after=60)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
 @pytest.mark.parametrize("pause", [5, 15, 45])
@@ -927,30 +958,32 @@ def test_same_question_every_minute_is_a_poll() -> None:
 def test_state_read_again_after_a_pause_is_a_poll(
     tool: str, arguments: dict[str, str], result: str, pause: float
 ) -> None:
-    script, slow, hasty = worker(), worker(), worker()
-    effect = effect_of_call(tool, arguments)
+    script, slow_worker, hasty_worker = start_worker(), start_worker(), start_worker()
+    effect = build_effect_data(tool, arguments)
     for _ in range(20):
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
-        slow.call(tool, args=fingerprint(arguments), result=result, after=pause, duration=4.5, **effect)
-        hasty.call(tool, args=fingerprint(arguments), result=result, after=4, **effect)
+        script.report_call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        slow_worker.report_call(
+            tool, args=fingerprint(arguments), result=result, after=pause, duration=4.5, **effect
+        )
+        hasty_worker.report_call(tool, args=fingerprint(arguments), result=result, after=4, **effect)
 
-    assert (script.kinds(), slow.kinds()) == (set(), set())
-    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    assert (script.list_finding_kinds(), slow_worker.list_finding_kinds()) == (set(), set())
+    assert get_required_finding(hasty_worker, LOOP).severity is Severity.CRITICAL
     for _ in range(int(1700 / pause) - 20):
-        script.call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
+        script.report_call(tool, args=fingerprint(arguments), result=result, after=pause, **effect)
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
 
 
 @pytest.mark.parametrize("command", ["ls out", "git status"])
 def test_read_again_in_a_row_after_a_pause_is_a_poll(command: str) -> None:
-    """A read needs a longer pause than a query of a state, because a slow model pauses too."""
-    script, hasty = worker(), worker()
+    """A read needs a longer pause than a query of a state, because a slow model also pauses."""
+    script, hasty_worker = start_worker(), start_worker()
     for _ in range(20):
-        call_of(script, "bash", {"command": command}, "a", after=15)
-        call_of(hasty, "bash", {"command": command}, "a", after=14)
+        report_call_with_effect(script, "bash", {"command": command}, "a", after=15)
+        report_call_with_effect(hasty_worker, "bash", {"command": command}, "a", after=14)
 
-    assert script.kinds() == set()
-    assert found(hasty, LOOP).severity is Severity.CRITICAL
+    assert script.list_finding_kinds() == set()
+    assert get_required_finding(hasty_worker, LOOP).severity is Severity.CRITICAL
 
 
 WAITS = [
@@ -960,38 +993,40 @@ WAITS = [
     ("computer", {"action": "wait", "duration": 2}, "waited"),
     ("browser_wait_for", {"time": 5}, "ok"),
 ]
-LOOKS_AT_STATE = [
+STATE_READS = [
     ("bash", {"command": "docker compose exec db ./is_ready"}, "not yet", {}),
     ("computer", {"action": "screenshot"}, "a picture", {}),
     ("bash", {"command": "docker exec db pg_isready"}, "no response", {"error_type": "exit_code_2"}),
 ]
 
 
-@pytest.mark.parametrize(("tool", "arguments", "answer", "data"), LOOKS_AT_STATE)
+@pytest.mark.parametrize(("tool", "arguments", "answer", "data"), STATE_READS)
 @pytest.mark.parametrize("wait", WAITS)
-def test_wait_and_look_for_less_than_half_an_hour_never_pages(
+def test_waiting_and_reading_for_less_than_half_an_hour_never_pages(
     wait: tuple[str, object, str], tool: str, arguments: object, answer: str, data: dict[str, str]
 ) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(1700 // 8):
-        call_of(script, *wait, after=5)
-        call_of(script, tool, arguments, answer, after=3, **data)
+        report_call_with_effect(script, *wait, after=5)
+        report_call_with_effect(script, tool, arguments, answer, after=3, **data)
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
 
 
 def test_command_that_waits_and_fails_in_the_same_way_is_a_poll() -> None:
-    script, various = worker(), worker()
+    script, varying_worker = start_worker(), start_worker()
     failure: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_7", "error": "Exit code 7"}
     for n in range(100):
-        call_of(
+        report_call_with_effect(
             script, "bash", {"command": "sleep 10; curl -sf localhost"}, "Exit code 7", after=11, **failure
         )
-        call_of(various, "bash", {"command": f"sleep 10; ./try {n}"}, "Exit code 7", after=11, **failure)
+        report_call_with_effect(
+            varying_worker, "bash", {"command": f"sleep 10; ./try {n}"}, "Exit code 7", after=11, **failure
+        )
 
     assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
-    assert found(script, NO_PROGRESS).ticket
-    assert found(various, STREAK).severity is Severity.CRITICAL
+    assert get_required_finding(script, NO_PROGRESS).ticket
+    assert get_required_finding(varying_worker, STREAK).severity is Severity.CRITICAL
 
 
 FAILING_POLLS = [
@@ -1004,58 +1039,65 @@ FAILING_POLLS = [
 
 @pytest.mark.parametrize(("command", "answer", "error"), FAILING_POLLS)
 def test_state_that_fails_equally_after_a_pause_is_a_poll(command: str, answer: str, error: str) -> None:
-    script, hasty, various = worker(), worker(), worker()
+    script, hasty_worker, varying_worker = start_worker(), start_worker(), start_worker()
     attributes: dict[str, Any] = {"outcome": "error", "error_type": error, "error": answer}
     for n in range(20):
-        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
-        call_of(hasty, "bash", {"command": command}, answer, after=4, **attributes)
-        call_of(various, "bash", {"command": f"{command} # {n}"}, answer, after=20, **attributes)
+        report_call_with_effect(script, "bash", {"command": command}, answer, after=20, **attributes)
+        report_call_with_effect(hasty_worker, "bash", {"command": command}, answer, after=4, **attributes)
+        report_call_with_effect(
+            varying_worker, "bash", {"command": f"{command} # {n}"}, answer, after=20, **attributes
+        )
 
-    assert script.kinds() <= {FindingKind.ERROR_RATE}
-    assert found(hasty, LOOP).severity is Severity.CRITICAL
-    assert FindingKind.ERROR_STREAK in various.kinds()
+    assert script.list_finding_kinds() <= {FindingKind.ERROR_RATE}
+    assert get_required_finding(hasty_worker, LOOP).severity is Severity.CRITICAL
+    assert FindingKind.ERROR_STREAK in varying_worker.list_finding_kinds()
     for _ in range(80):
-        call_of(script, "bash", {"command": command}, answer, after=20, **attributes)
-    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
+        report_call_with_effect(script, "bash", {"command": command}, answer, after=20, **attributes)
+    assert (
+        get_required_finding(script, NO_PROGRESS).severity,
+        get_required_finding(script, NO_PROGRESS).ticket,
+    ) == (Severity.MEDIUM, True)
 
 
 def test_poll_with_a_command_that_does_not_exist_is_a_loop() -> None:
-    script = worker()
+    script = start_worker()
     attributes: dict[str, Any] = {"outcome": "error", "error": "bash: pg_isready: command not found"}
     for _ in range(6):
-        call_of(script, "bash", {"command": "pg_isready"}, attributes["error"], after=20, **attributes)
+        report_call_with_effect(
+            script, "bash", {"command": "pg_isready"}, attributes["error"], after=20, **attributes
+        )
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_unfinished_rollout_is_a_wait() -> None:
-    script = worker()
+    script = start_worker()
     answer = 'Waiting for deployment "x" rollout to finish: 1 of 3 updated replicas'
     attributes: dict[str, Any] = {"outcome": "error", "error_type": "exit_code_1", "error": answer}
     for _ in range(20):
         command = {"command": "kubectl -n x rollout status deploy/x --timeout=10s"}
-        call_of(script, "bash", command, answer, after=20, **attributes)
+        report_call_with_effect(script, "bash", command, answer, after=20, **attributes)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
 @pytest.mark.parametrize("tool", ["edit_file", "execute_sql", "run_tests"])
 def test_repeated_writing_call_after_slow_model_answers_is_a_loop(tool: str) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(5):
-        script.call(tool, result="the same", after=45)
+        script.report_call(tool, result="the same", after=45)
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_repeated_reads_after_slow_model_answers_are_a_loop() -> None:
     """B29: an agent that waits for a file reads only this file again."""
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call("read_file", args="config", result="the same", after=30)
-        script.call("visit_page", args=f"page {n}", result=f"text {n}", after=30)
+        script.report_call("read_file", args="config", result="the same", after=30)
+        script.report_call("visit_page", args=f"page {n}", result=f"text {n}", after=30)
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize(
@@ -1071,93 +1113,101 @@ def test_repeated_reads_after_slow_model_answers_are_a_loop() -> None:
 def test_quick_polls_or_polls_of_unknown_state_are_found_sooner_and_never_page(
     tool: str, arguments: dict[str, str], pause: float
 ) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(20):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
-    assert script.kinds() == set()
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
+    assert script.list_finding_kinds() == set()
     for _ in range(5):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result="the same", after=pause, **effect)
 
-    assert (found(script, NO_PROGRESS).severity, found(script, NO_PROGRESS).ticket) == (Severity.MEDIUM, True)
-    script.call(tool, args=fingerprint(arguments), result="at last", after=pause)
-    assert script.finding(NO_PROGRESS) is None
+    assert (
+        get_required_finding(script, NO_PROGRESS).severity,
+        get_required_finding(script, NO_PROGRESS).ticket,
+    ) == (Severity.MEDIUM, True)
+    script.report_call(tool, args=fingerprint(arguments), result="at last", after=pause)
+    assert script.get_finding(NO_PROGRESS) is None
 
 
 def test_browser_that_waits_and_reads_is_not_a_loop() -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(10):
-        script.call("browser_wait_for", args="5 s", result="ok", after=7)
-        script.call("browser_snapshot", args="none", result="loading", after=3)
+        script.report_call("browser_wait_for", args="5 s", result="ok", after=7)
+        script.report_call("browser_snapshot", args="none", result="loading", after=3)
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
 
 
 @pytest.mark.parametrize(
     "data", [{"outcome": "timeout"}, {"outcome": "error", "error_type": "error", "error": "timed out"}]
 )
 def test_wait_timeout_is_not_a_failure(data: dict[str, Any]) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(20):
-        script.call("wait_for_message", args="60 s", result="timed out", after=62, **data)
-    assert script.kinds() == set()
+        script.report_call("wait_for_message", args="60 s", result="timed out", after=62, **data)
+    assert script.list_finding_kinds() == set()
     for _ in range(5):
-        script.call("wait_agent", args="7", result="none", outcome="error", error_type="unknown agent")
+        script.report_call("wait_agent", args="7", result="none", outcome="error", error_type="unknown agent")
 
-    assert script.finding(STREAK) is not None
+    assert script.get_finding(STREAK) is not None
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [("sleep", {"seconds": 1}), ("bash", {"command": "sleep 1"})])
 def test_short_sleep_hides_no_loop(tool: str, arguments: dict[str, object]) -> None:
-    script = worker()
+    script = start_worker()
     for _ in range(5):
-        effect = effect_of_call(tool, arguments)
-        script.call(tool, args=fingerprint(arguments), result="slept", **effect)
-        script.call("read_file", args="config", result="the same")
+        effect = build_effect_data(tool, arguments)
+        script.report_call(tool, args=fingerprint(arguments), result="slept", **effect)
+        script.report_call("read_file", args="config", result="the same")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 def test_call_stopped_by_its_user_is_not_a_provider_failure() -> None:
-    script = worker()
+    script = start_worker()
     for error in ("Request was aborted.", "CancelledError", "[Request interrupted by user]"):
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "error", "error": error})
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"error_type": "error", "error": error})
 
-    assert script.kinds() == set()
+    assert script.list_finding_kinds() == set()
     for _ in range(3):
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "APIError", "error": "Connection aborted."})
-    assert script.finding(FindingKind.PROVIDER_FAILURE) is not None
+        script.report_event(
+            EventType.LLM_CALL_COMPLETED, {"error_type": "APIError", "error": "Connection aborted."}
+        )
+    assert script.get_finding(FindingKind.PROVIDER_FAILURE) is not None
 
 
 def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
     """A permission prompt, a closed laptop or a slow model cannot be distinguished from a hang."""
-    quiet, beating = WorkerScript(), WorkerScript()
-    for script in (quiet, beating):
-        script.silence(130)
-        script.call()
-    beating.event(EventType.AGENT_HEARTBEAT, {"interval": 1200})
-    for script in (quiet, beating):
-        script.silence(897)
-        assert script.kinds() == set()
-        script.silence(3)
+    quiet_worker, beating_worker = WorkerScript(), WorkerScript()
+    for script in (quiet_worker, beating_worker):
+        script.stay_silent(130)
+        script.report_call()
+    beating_worker.report_event(EventType.AGENT_HEARTBEAT, {"interval": 1200})
+    for script in (quiet_worker, beating_worker):
+        script.stay_silent(897)
+        assert script.list_finding_kinds() == set()
+        script.stay_silent(3)
 
-    assert (found(quiet, FindingKind.STALL).severity, quiet.state) == (Severity.MEDIUM, HealthState.STUCK)
-    assert found(beating, FindingKind.STALL).severity is Severity.CRITICAL
+    assert (get_required_finding(quiet_worker, FindingKind.STALL).severity, quiet_worker.state) == (
+        Severity.MEDIUM,
+        HealthState.STUCK,
+    )
+    assert get_required_finding(beating_worker, FindingKind.STALL).severity is Severity.CRITICAL
 
 
 @pytest.mark.parametrize("expected", ["message", "question"])
 def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) -> None:
-    """The user may be absent."""
+    """The user may be away."""
     script = WorkerScript()
-    script.silence(130)
+    script.stay_silent(130)
     if expected == "message":
-        script.event(EventType.CLIENT_INPUT_RECEIVED)
+        script.report_event(EventType.CLIENT_INPUT_RECEIVED)
     else:
-        script.call("AskUserQuestion", args="which?", result="that")
-    script.silence(900)
+        script.report_call("AskUserQuestion", args="which?", result="that")
+    script.stay_silent(900)
 
-    finding = found(script, FindingKind.STALL)
+    finding = get_required_finding(script, FindingKind.STALL)
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
 
 
@@ -1179,22 +1229,22 @@ def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) ->
 def test_repeats_requested_by_the_user_are_not_a_loop(
     tool: str, args: str, result: str, data: dict[str, Any]
 ) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(20):
-        script.event(EventType.CLIENT_INPUT_RECEIVED)
-        answers(script, 1)
-        script.call(tool, args=args.format(n), result=result.format(n), **data)
+        script.report_event(EventType.CLIENT_INPUT_RECEIVED)
+        report_answers(script, 1)
+        script.report_call(tool, args=args.format(n), result=result.format(n), **data)
 
-    assert script.kinds() <= {FindingKind.ERROR_RATE}
+    assert script.list_finding_kinds() <= {FindingKind.ERROR_RATE}
 
 
 def test_loop_after_a_message_from_the_user_is_a_loop() -> None:
-    script = worker()
-    script.event(EventType.CLIENT_INPUT_RECEIVED)
+    script = start_worker()
+    script.report_event(EventType.CLIENT_INPUT_RECEIVED)
     for _ in range(5):
-        script.call("Bash", args="pytest", result="1 failed")
+        script.report_call("Bash", args="pytest", result="1 failed")
 
-    assert found(script, LOOP).severity is Severity.HIGH
+    assert get_required_finding(script, LOOP).severity is Severity.HIGH
 
 
 @pytest.mark.parametrize("is_answered", [True, False])
@@ -1208,19 +1258,19 @@ def test_loop_after_a_message_from_the_user_is_a_loop() -> None:
     ],
 )
 def test_tool_calls_stopped_by_a_person_are_not_failures(data: dict[str, Any], is_answered: bool) -> None:
-    script = worker()
+    script = start_worker()
     for n in range(20):
-        script.call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
+        script.report_call("Bash", args=f"command {n}", result="stopped", outcome="error", **data)
         if is_answered:
-            script.event(EventType.CLIENT_INPUT_RECEIVED)
+            script.report_event(EventType.CLIENT_INPUT_RECEIVED)
 
-    assert (script.kinds(), script.health.vitals.error_count) == (set(), 0)
+    assert (script.list_finding_kinds(), script.health.vitals.error_count) == (set(), 0)
 
 
 def test_other_cancelled_tool_calls_are_failures() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(5):
-        script.call(
+        script.report_call(
             "fetch",
             args=f"page {n}",
             result="stopped",
@@ -1229,46 +1279,49 @@ def test_other_cancelled_tool_calls_are_failures() -> None:
             error="the upstream request was cancelled",
         )
 
-    assert script.finding(STREAK) is not None
+    assert script.get_finding(STREAK) is not None
 
 
 # -- detectors in shadow mode by default --------------------------------------------------------------
 
 
-def turn_on(*kinds: FindingKind) -> HealthSettings:
+def enable_in_settings(*kinds: FindingKind) -> HealthSettings:
     return HealthSettings.model_validate({"detectors": dict.fromkeys(kinds, "on")} | NO_GRACE_BLOCK)
 
 
 def test_sixty_tool_calls_without_a_change_are_grinding() -> None:
-    script = worker(turn_on(FindingKind.GRINDING))
+    script = start_worker(enable_in_settings(FindingKind.GRINDING))
     for n in range(59):
-        script.call("read", args=f"{n}", result=f"text {n}")
-    assert script.kinds() == set()
-    script.call("read", args="59", result="text 59")
+        script.report_call("read", args=f"{n}", result=f"text {n}")
+    assert script.list_finding_kinds() == set()
+    script.report_call("read", args="59", result="text 59")
 
-    assert found(script, FindingKind.GRINDING).evidence.startswith("60 tool calls")
-    script.call("edit", args="patch", result="patched")
-    assert script.kinds() == set()
+    assert get_required_finding(script, FindingKind.GRINDING).evidence.startswith("60 tool calls")
+    script.report_call("edit", args="patch", result="patched")
+    assert script.list_finding_kinds() == set()
 
 
 def test_tokens_without_a_change_are_compared_with_usual_usage() -> None:
-    script = worker(turn_on(FindingKind.TOKEN_BURN))
+    script = start_worker(enable_in_settings(FindingKind.TOKEN_BURN))
     for n in range(30):
-        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
-        script.call("edit", args=f"patch {n}", result=f"patched {n}")
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+        script.report_call("edit", args=f"patch {n}", result=f"patched {n}")
     for n in range(3):
-        script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
-        script.call("read", args=f"file {n}", result=f"text {n}")
-    assert script.finding(FindingKind.TOKEN_BURN) is None
-    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
+        script.report_call("read", args=f"file {n}", result=f"text {n}")
+    assert script.get_finding(FindingKind.TOKEN_BURN) is None
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 60_000, "output_tokens": 1_000})
 
-    assert all(part in found(script, FindingKind.TOKEN_BURN).evidence for part in ("244,000", "64,000"))
+    assert all(
+        part in get_required_finding(script, FindingKind.TOKEN_BURN).evidence
+        for part in ("244,000", "64,000")
+    )
 
 
 def test_trial_detectors_have_no_effect() -> None:
-    script = worker()
+    script = start_worker()
     for n in range(80):
-        script.call("read", args=f"{n}", result=f"text {n}")
+        script.report_call("read", args=f"{n}", result=f"text {n}")
 
-    assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
+    assert (script.list_finding_kinds(), script.state) == (set(), HealthState.HEALTHY)
     assert [finding.kind for finding in script.health.shadow] == [FindingKind.GRINDING]

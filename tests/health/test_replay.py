@@ -11,18 +11,18 @@ SETTINGS = HealthSettings()
 IDLE = SETTINGS.stall.idle_seconds
 
 
-def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+def make_event(kind: EventType, at: float, **data: object) -> AgentEvent:
     return AgentEvent(type=kind, time=at, incarnation_id="i", data=data)
 
 
-def run(*later: float) -> list[AgentEvent]:
+def make_run(*later: float) -> list[AgentEvent]:
     """Return a run whose steps end at these times."""
-    start = event(EventType.EXECUTION_STARTED, 0.0, start_records=True)
-    return [start, *(event(EventType.STEP_COMPLETED, at, verdict="ACCEPT") for at in later)]
+    start = make_event(EventType.EXECUTION_STARTED, 0.0, start_records=True)
+    return [start, *(make_event(EventType.STEP_COMPLETED, step_end, verdict="ACCEPT") for step_end in later)]
 
 
-def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() -> None:
-    events = make_monotonic(run(10.0, 1000.0))
+def test_silence_is_found_when_it_is_too_long_and_ends_with_the_next_event() -> None:
+    events = make_monotonic(make_run(10.0, 1000.0))
 
     [stall] = list_onsets(replay(events, SETTINGS))
 
@@ -32,7 +32,7 @@ def test_silence_is_found_when_it_is_too_long_and_is_over_with_the_next_event() 
 
 
 def test_silence_after_the_last_event_counts_only_while_the_session_was_watched() -> None:
-    events = make_monotonic(run(10.0))
+    events = make_monotonic(make_run(10.0))
 
     assert list_onsets(replay(events, SETTINGS)) == []
     assert list_onsets(replay(events, SETTINGS, until=9.0 + IDLE)) == []
@@ -41,14 +41,16 @@ def test_silence_after_the_last_event_counts_only_while_the_session_was_watched(
 
 
 def test_waiting_worker_is_not_stalled() -> None:
-    events = make_monotonic([*run(10.0), event(EventType.WORKER_WAITING, 11.0, reason="user_input")])
+    events = make_monotonic(
+        [*make_run(10.0), make_event(EventType.WORKER_WAITING, 11.0, reason="user_input")]
+    )
 
     assert list_onsets(replay(events, SETTINGS, until=5000.0)) == []
 
 
 def test_failed_call_is_found_only_if_its_session_is_over() -> None:
-    call = event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
-    events = make_monotonic([*run(10.0), call])
+    call = make_event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
+    events = make_monotonic([*make_run(10.0), call])
 
     assert [onset.finding.kind for onset in list_onsets(replay(events, SETTINGS))] == [
         FindingKind.PROVIDER_FAILURE
@@ -57,4 +59,4 @@ def test_failed_call_is_found_only_if_its_session_is_over() -> None:
 
 
 def test_times_never_go_back() -> None:
-    assert [at for at, _ in make_monotonic(run(10.0, 5.0, 12.0))] == [0.0, 10.0, 10.0, 12.0]
+    assert [at for at, _ in make_monotonic(make_run(10.0, 5.0, 12.0))] == [0.0, 10.0, 10.0, 12.0]

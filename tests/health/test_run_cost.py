@@ -23,23 +23,26 @@ async def store(database_url: str) -> AsyncIterator[Store]:
     await store.close()
 
 
-def call(at: float, session: str = "s1", agent: str = "bee", **data: Any) -> AgentEvent:
+def make_call(at: float, session: str = "s1", agent: str = "bee", **data: Any) -> AgentEvent:
     return AgentEvent(
         type=EventType.LLM_CALL_COMPLETED, time=at, agent_id=agent, session_id=session, data=data
     )
 
 
 async def test_run_cost_counts_calls_since_the_condition_began(store: Store) -> None:
-    """B106"""
-    of_others = [call(20, session="s2", cost_usd=9.0), call(20, agent="wasp", cost_usd=9.0)]
-    before = call(9, input_tokens=500, cost_usd=5.0)
-    its_own = [call(10, input_tokens=10, output_tokens=5, cost_usd=0.5), call(30, input_tokens=20)]
+    """B106."""
+    other_calls = [make_call(20, session="s2", cost_usd=9.0), make_call(20, agent="wasp", cost_usd=9.0)]
+    before = make_call(9, input_tokens=500, cost_usd=5.0)
+    own_calls = [
+        make_call(10, input_tokens=10, output_tokens=5, cost_usd=0.5),
+        make_call(30, input_tokens=20),
+    ]
 
-    def work(conn: Any) -> dict[str, Any]:
-        append_events(conn, [before, *of_others, *its_own])
+    def append_calls(conn: Any) -> dict[str, Any]:
+        append_events(conn, [before, *other_calls, *own_calls])
         return spending_since(conn, "bee", "s1", 10.0)
 
-    assert await store.transact(work) == {
+    assert await store.transact(append_calls) == {
         "spent_usd": 0.5,
         "spent_tokens": 35,
         "spent_unpriced_tokens": 20,
@@ -47,14 +50,14 @@ async def test_run_cost_counts_calls_since_the_condition_began(store: Store) -> 
 
 
 async def test_run_without_model_calls_has_no_known_cost(store: Store) -> None:
-    nothing = await store.read(lambda conn: spending_since(conn, "bee", "s1", 0.0))
+    cost = await store.read(lambda conn: spending_since(conn, "bee", "s1", 0.0))
 
-    assert nothing == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
+    assert cost == {"spent_usd": None, "spent_tokens": 0, "spent_unpriced_tokens": 0}
     assert format_spend(None, 0, 0) == ""
 
 
 def test_amendment_sets_a_price_and_is_not_a_call() -> None:
-    """B106"""
+    """B106."""
     calls: list[dict[str, Any]] = [
         {"input_tokens": 100},
         {"amends": True, "cost_usd": 0.2, "priced_tokens": 100},
@@ -70,20 +73,20 @@ CALLS = st.fixed_dictionaries(
 
 @given(st.lists(CALLS, max_size=20))
 def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[str, Any]]) -> None:
-    """B106"""
-    found = total_spending(calls)
+    """B106."""
+    spending = total_spending(calls)
 
     costs = [data["cost_usd"] for data in calls if data.get("cost_usd") is not None]
-    assert (found["spent_usd"] is None) is (not costs)
-    assert (found["spent_usd"] or 0.0) == pytest.approx(sum(costs))
-    assert found["spent_tokens"] == sum(data.get("input_tokens", 0) for data in calls)
-    assert found["spent_unpriced_tokens"] == sum(
+    assert (spending["spent_usd"] is None) is (not costs)
+    assert (spending["spent_usd"] or 0.0) == pytest.approx(sum(costs))
+    assert spending["spent_tokens"] == sum(data.get("input_tokens", 0) for data in calls)
+    assert spending["spent_unpriced_tokens"] == sum(
         data.get("input_tokens", 0) for data in calls if data.get("cost_usd") is None
     )
 
 
 @pytest.mark.parametrize(
-    ("dollars", "tokens", "unpriced", "words"),
+    ("dollars", "tokens", "unpriced", "text"),
     [
         (1.5, 30_000, 0, "$1.50 (30,000 tokens)"),
         (None, 30_000, 30_000, "30,000 tokens (no price known)"),
@@ -91,8 +94,8 @@ def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[
         (0.0, 10, 0, "$0.00 (10 tokens)"),
     ],
 )
-def test_run_cost_is_formatted(dollars: float | None, tokens: int, unpriced: int, words: str) -> None:
-    assert format_spend(dollars, tokens, unpriced) == words
+def test_run_cost_is_formatted(dollars: float | None, tokens: int, unpriced: int, text: str) -> None:
+    assert format_spend(dollars, tokens, unpriced) == text
 
 
 def test_amount_below_a_cent_is_not_nothing() -> None:

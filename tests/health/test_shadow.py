@@ -18,7 +18,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.tickets.ticket_rules import objections, reasons
 from queenright.judge.evaluation import evaluate_run
 from queenright.runtime.events import EventType
-from tests.health.test_state import _event, moves
+from tests.health.test_state import _make_event, moves
 from tests.health.worker_script import WorkerScript
 
 FINDING_EVENTS = {EventType.FINDING_OPENED, EventType.FINDING_CLEARED}
@@ -35,54 +35,62 @@ def test_every_kind_of_finding_has_its_detector() -> None:
 
 @given(st.lists(moves, max_size=40))
 def test_shadow_findings_change_no_state_and_open_no_ticket(
-    script: list[Any],
+    steps: list[Any],
 ) -> None:
-    shadow, real = WorkerScript(settings=ALL_IN_SHADOW), WorkerScript()
-    for move in script:
-        for one in (shadow, real):
-            one.now += move[2]
-            one.said += one.monitor.apply(_event(move, one.now), one.now)
-            one.said += one.monitor.advance(one.now)
-    for worker in shadow.monitor.workers():
-        v = worker.vitals
+    shadow_worker, enabled_worker = WorkerScript(settings=ALL_IN_SHADOW), WorkerScript()
+    for step in steps:
+        for worker_script in (shadow_worker, enabled_worker):
+            worker_script.now += step[2]
+            worker_script.monitor_events += worker_script.monitor.apply(
+                _make_event(step, worker_script.now), worker_script.now
+            )
+            worker_script.monitor_events += worker_script.monitor.advance(worker_script.now)
+    for worker in shadow_worker.monitor.workers():
+        vitals = worker.vitals
 
         assert worker.findings == ()
         assert reasons(worker) == []
         assert objections(worker, reasons(worker))
-        assert v.consecutive_failures > 3 or v.has_ended or worker.state is HealthState.HEALTHY
-        acting = real.monitor.get(*worker.key)
-        assert acting is not None
-        assert {f.kind: f.severity for f in worker.shadow} == {f.kind: f.severity for f in acting.findings}
+        assert vitals.consecutive_failures > 3 or vitals.has_ended or worker.state is HealthState.HEALTHY
+        enabled_health = enabled_worker.monitor.get(*worker.key)
+        assert enabled_health is not None
+        assert {f.kind: f.severity for f in worker.shadow} == {
+            f.kind: f.severity for f in enabled_health.findings
+        }
         assert all(finding.shadow and not finding.ticket for finding in worker.shadow)
 
-    changes = [event.data for event in shadow.said if event.type is EventType.HEALTH_STATE_CHANGED]
-    assert not [event for event in shadow.said if event.type in FINDING_EVENTS]
+    changes = [
+        event.data for event in shadow_worker.monitor_events if event.type is EventType.HEALTH_STATE_CHANGED
+    ]
+    assert not [event for event in shadow_worker.monitor_events if event.type in FINDING_EVENTS]
     assert all(change["findings"] == [] for change in changes)
     assert {change["to"] for change in changes} <= {"healthy", "failing", "terminated"}
 
 
 @given(st.lists(moves, max_size=30), st.sets(st.sampled_from(list(FindingKind))))
-def test_other_detectors_are_unchanged(script: list[Any], in_shadow: set[FindingKind]) -> None:
-    some = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in in_shadow}})
-    shadow, real = WorkerScript(settings=some), WorkerScript()
-    for move in script:
-        for one in (shadow, real):
-            one.now += move[2]
-            one.monitor.apply(_event(move, one.now), one.now)
-            one.monitor.advance(one.now)
-    for worker in real.monitor.workers():
-        other = shadow.monitor.get(*worker.key)
+def test_other_detectors_are_unchanged(steps: list[Any], in_shadow: set[FindingKind]) -> None:
+    settings = HealthSettings.model_validate({"detectors": {kind.value: "shadow" for kind in in_shadow}})
+    shadow_worker, enabled_worker = WorkerScript(settings=settings), WorkerScript()
+    for step in steps:
+        for worker_script in (shadow_worker, enabled_worker):
+            worker_script.now += step[2]
+            worker_script.monitor.apply(_make_event(step, worker_script.now), worker_script.now)
+            worker_script.monitor.advance(worker_script.now)
+    for worker in enabled_worker.monitor.workers():
+        other = shadow_worker.monitor.get(*worker.key)
 
         assert other is not None
-        assert other.findings == tuple(f for f in worker.findings if f.kind not in in_shadow)
+        assert other.findings == tuple(
+            finding for finding in worker.findings if finding.kind not in in_shadow
+        )
 
 
 def test_disabled_detector_finds_nothing() -> None:
     script = WorkerScript(settings=ALL_OFF).start()
-    script.step("RETRY", times=30, text="same")
+    script.report_step("RETRY", times=30, text="same")
     for _ in range(30):
-        script.call()
-    script.silence(7200)
+        script.report_call()
+    script.stay_silent(7200)
 
     assert (script.health.findings, script.health.shadow, script.state) == ((), (), HealthState.HEALTHY)
 
@@ -91,7 +99,7 @@ def test_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
     script = WorkerScript(settings=LOOP_IN_SHADOW).start()
     script.now += 121
     for _ in range(12):
-        script.call()
+        script.report_call()
     summary = summarise(script.health, script.now)
     [loop] = [row for row in summary["shadow_findings"] if row["kind"] == "doom_loop"]
 
@@ -105,13 +113,13 @@ def test_loop_in_shadow_is_shown_and_the_worker_stays_healthy() -> None:
 def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
     severities: list[tuple[WorkerKey, FindingKind, Severity]] = []
 
-    def note(worker: WorkerKey, finding: Finding) -> None:
+    def record_finding(worker: WorkerKey, finding: Finding) -> None:
         severities.append((worker, finding.kind, finding.severity))
 
-    monitor = HealthMonitor(LOOP_IN_SHADOW, on_shadow=note)
+    monitor = HealthMonitor(LOOP_IN_SHADOW, on_shadow=record_finding)
     script = WorkerScript(monitor=monitor).start()
     for _ in range(25):
-        script.call()
+        script.report_call()
     loops = [severity for worker, kind, severity in severities if kind is FindingKind.DOOM_LOOP]
 
     assert loops == [Severity.MEDIUM, Severity.HIGH, Severity.CRITICAL]
@@ -121,10 +129,10 @@ def test_shadow_finding_is_reported_once_and_again_when_worse() -> None:
 def test_finding_in_shadow_ends_when_its_condition_does() -> None:
     script = WorkerScript(settings=LOOP_IN_SHADOW).start()
     for _ in range(5):
-        script.call()
+        script.report_call()
     before = script.health.shadow
     for index in range(6):
-        script.call(args=f"other {index}", result=f"new {index}")
+        script.report_call(args=f"other {index}", result=f"new {index}")
 
     assert before
     assert script.health.shadow == ()
@@ -132,27 +140,27 @@ def test_finding_in_shadow_ends_when_its_condition_does() -> None:
 
 def test_stall_in_shadow_is_found_at_its_deadline() -> None:
     script = WorkerScript(settings=HealthSettings.model_validate({"detectors": {"stall": "shadow"}})).start()
-    script.step("CONTINUE")
+    script.report_step("CONTINUE")
 
-    assert script.silence(240) == []
+    assert script.stay_silent(240) == []
     assert [finding.kind for finding in script.health.shadow] == [FindingKind.STALL]
 
 
 def test_shadow_breaker_and_provider_findings_do_not_fail_a_worker() -> None:
     script = WorkerScript(settings=ALL_IN_SHADOW).start()
-    script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": "llm:agent", "to": "open"})
+    script.report_event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": "llm:agent", "to": "open"})
     for _ in range(6):
-        script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
+        script.report_event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
 
     assert script.state is HealthState.HEALTHY
 
 
 @pytest.mark.parametrize(("expected", "mode"), [(True, "on"), (False, "off"), ("shadow", "shadow")])
-def test_on_and_off_may_stand_unquoted_in_yaml(expected: object, mode: str) -> None:
+def test_on_and_off_may_be_unquoted_in_yaml(expected: object, mode: str) -> None:
     """YAML reads ``on`` and ``off`` as true and false."""
-    read = HealthSettings.model_validate({"detectors": {"doom_loop": expected}})
+    settings = HealthSettings.model_validate({"detectors": {"doom_loop": expected}})
 
-    assert read.detectors == {FindingKind.DOOM_LOOP: mode}
+    assert settings.detectors == {FindingKind.DOOM_LOOP: mode}
 
 
 def test_unknown_kind_error_lists_the_kinds() -> None:
@@ -172,7 +180,7 @@ def test_recorded_run_shows_shadow_findings() -> None:
     ]
     run = {"run_id": "1", "steps": steps}
     findings = evaluate_run(run, LOOP_IN_SHADOW)["findings"]
-    acting = evaluate_run(run, HealthSettings())["findings"]
+    acting_findings = evaluate_run(run, HealthSettings())["findings"]
 
     assert {row["kind"] for row in findings if row.get("shadow")} == {"doom_loop", "zero_progress"}
-    assert [{k: v for k, v in row.items() if k != "shadow"} for row in findings] == acting
+    assert [{k: vitals for k, vitals in row.items() if k != "shadow"} for row in findings] == acting_findings

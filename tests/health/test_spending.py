@@ -30,13 +30,13 @@ def test_restored_sums_are_shared_with_other_services() -> None:
     assert spending.take_changed() == (3, {"bee": 6.0})
 
 
-def settings_with(**limits: Any) -> HealthSettings:
+def make_settings(**limits: Any) -> HealthSettings:
     return HealthSettings.model_validate({"judge": {"start_grace_seconds": 0}, "spending": limits})
 
 
-def spend(script: WorkerScript, dollars: float | None, **more: Any) -> None:
+def report_spending(script: WorkerScript, dollars: float | None, **fields: Any) -> None:
     cost = {} if dollars is None else {"cost_usd": dollars}
-    script.event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 100, **cost, **more})
+    script.report_event(EventType.LLM_CALL_COMPLETED, {"input_tokens": 100, **cost, **fields})
 
 
 @pytest.mark.parametrize(
@@ -52,84 +52,84 @@ def spend(script: WorkerScript, dollars: float | None, **more: Any) -> None:
 def test_run_is_warned_near_its_limit_and_over_it_at_the_limit(
     spent: float, severity: Severity | None
 ) -> None:
-    script = WorkerScript(settings=settings_with(run_usd=1)).start()
-    spend(script, spent)
+    script = WorkerScript(settings=make_settings(run_usd=1)).start()
+    report_spending(script, spent)
 
-    finding = script.finding(SPENDING)
+    finding = script.get_finding(SPENDING)
     assert (finding.severity if finding else None) == severity
     assert script.state is (HealthState.HEALTHY if finding is None else HealthState.DEGRADED)
 
 
 def test_evidence_has_spending_and_unpriced_tokens() -> None:
-    """B106"""
-    script = WorkerScript(settings=settings_with(run_usd=1)).start()
-    spend(script, 0.9)
-    spend(script, None)
+    """B106."""
+    script = WorkerScript(settings=make_settings(run_usd=1)).start()
+    report_spending(script, 0.9)
+    report_spending(script, None)
 
-    finding = script.finding(SPENDING)
+    finding = script.get_finding(SPENDING)
     assert finding is not None
     assert all(part in finding.evidence for part in ("$0.90 of $1.00", "100 tokens"))
 
 
 def test_no_limit_means_no_finding() -> None:
-    script = WorkerScript(settings=settings_with()).start()
-    spend(script, 1_000_000.0)
+    script = WorkerScript(settings=make_settings()).start()
+    report_spending(script, 1_000_000.0)
 
-    assert script.finding(SPENDING) is None
+    assert script.get_finding(SPENDING) is None
 
 
 def test_sessions_of_an_agent_share_a_daily_limit_and_the_fleet_has_another() -> None:
-    monitor = HealthMonitor(settings_with(agent_day_usd=1, day_usd=3))
+    monitor = HealthMonitor(make_settings(agent_day_usd=1, day_usd=3))
     first = WorkerScript(monitor=monitor, session="one").start()
     second = WorkerScript(monitor=monitor, session="two").start()
     other = WorkerScript(monitor=monitor, agent="other").start()
-    spend(first, 0.6)
-    spend(second, 0.6)
-    spend(other, 0.5)
-    of_agent, alone = second.finding(SPENDING), other.finding(SPENDING)
-    spend(other, 0.9)
-    spend(first, 0.5)
+    report_spending(first, 0.6)
+    report_spending(second, 0.6)
+    report_spending(other, 0.5)
+    agent_finding, other_agent_finding = second.get_finding(SPENDING), other.get_finding(SPENDING)
+    report_spending(other, 0.9)
+    report_spending(first, 0.5)
 
-    assert first.finding(SPENDING) is not None  # it continues to spend
-    assert of_agent is not None
-    assert of_agent.evidence.startswith("$1.20 of $1.00")
-    assert alone is None
-    in_all = first.finding(SPENDING)
-    assert in_all is not None
-    assert in_all.evidence.startswith("$1.70 of $1.00")
+    assert first.get_finding(SPENDING) is not None  # it continues to spend
+    assert agent_finding is not None
+    assert agent_finding.evidence.startswith("$1.20 of $1.00")
+    assert other_agent_finding is None
+    fleet_finding = first.get_finding(SPENDING)
+    assert fleet_finding is not None
+    assert fleet_finding.evidence.startswith("$1.70 of $1.00")
 
 
 def test_new_day_begins_at_midnight() -> None:
-    script = WorkerScript(settings=settings_with(agent_day_usd=1), at=20_000 * DAY - 100).start()
-    spend(script, 1.0)
-    before = script.finding(SPENDING)
-    script.silence(200)
+    script = WorkerScript(settings=make_settings(agent_day_usd=1), at=20_000 * DAY - 100).start()
+    report_spending(script, 1.0)
+    before = script.get_finding(SPENDING)
+    script.stay_silent(200)
 
     assert before is not None
-    assert script.finding(SPENDING) is None
+    assert script.get_finding(SPENDING) is None
 
 
 def test_replay_restores_daily_spending() -> None:
-    settings = settings_with(agent_day_usd=1)
+    settings = make_settings(agent_day_usd=1)
     script = WorkerScript(settings=settings).start()
-    spend(script, 0.6)
-    spend(script, 0.6)
-    again = HealthMonitor(settings)
-    for event in script.heard:
-        again.replay(event, event.time)
-    again.sweep(script.now)
+    report_spending(script, 0.6)
+    report_spending(script, 0.6)
+    replayed_monitor = HealthMonitor(settings)
+    for event in script.worker_events:
+        replayed_monitor.replay(event, event.time)
+    replayed_monitor.sweep(script.now)
 
-    [worker] = again.workers()
+    [worker] = replayed_monitor.workers()
     assert [(finding.kind, finding.severity) for finding in worker.findings] == [(SPENDING, Severity.HIGH)]
 
 
 def test_amendment_that_prices_a_call_counts() -> None:
-    """B106"""
-    script = WorkerScript(settings=settings_with(agent_day_usd=1)).start()
-    spend(script, None)
-    spend(script, 1.5, amends=True, priced_tokens=100)
+    """B106."""
+    script = WorkerScript(settings=make_settings(agent_day_usd=1)).start()
+    report_spending(script, None)
+    report_spending(script, 1.5, amends=True, priced_tokens=100)
 
-    assert script.finding(SPENDING) is not None
+    assert script.get_finding(SPENDING) is not None
 
 
 @given(
@@ -139,14 +139,16 @@ def test_amendment_that_prices_a_call_counts() -> None:
     )
 )
 def test_daily_spending_is_the_sum_of_its_events(payments: list[tuple[str, float, float]]) -> None:
-    today, known = DailySpending(), 0.0
+    daily_spending, latest_time = DailySpending(), 0.0
     for n, (agent, dollars, at) in enumerate(payments):
-        total = today.add(agent, dollars, at)
-        known = max(known, at)
-        last = max(payment[2] for payment in payments[: n + 1])
-        of_day = [payment for payment in payments[: n + 1] if payment[2] == last]
+        total = daily_spending.add(agent, dollars, at)
+        latest_time = max(latest_time, at)
+        last_time = max(payment[2] for payment in payments[: n + 1])
+        day_payments = [payment for payment in payments[: n + 1] if payment[2] == last_time]
         # Costs of earlier days do not count.
-        assert total.day == int(known // DAY)
-        assert total.fleet == pytest.approx(sum(payment[1] for payment in of_day))
-        assert total.agent == pytest.approx(sum(payment[1] for payment in of_day if payment[0] == agent))
+        assert total.day == int(latest_time // DAY)
+        assert total.fleet == pytest.approx(sum(payment[1] for payment in day_payments))
+        assert total.agent == pytest.approx(
+            sum(payment[1] for payment in day_payments if payment[0] == agent)
+        )
         assert total.agent <= total.fleet + 1e-9

@@ -18,7 +18,7 @@ from queenright.instrumentation.steplog import get_step_log_path
 from queenright.runtime.events import EventType
 
 
-def row(index: int = 0, verdict: str | None = "CONTINUE", **more: Any) -> str:
+def make_row(index: int = 0, verdict: str | None = "CONTINUE", **extra_fields: Any) -> str:
     fields = {
         "agent_id": "a",
         "session_id": "s",
@@ -28,10 +28,10 @@ def row(index: int = 0, verdict: str | None = "CONTINUE", **more: Any) -> str:
         "verdict": verdict,
         "ended_at": f"2026-01-01T10:00:{index % 60:02d}.000+00:00",
     }
-    return json.dumps({**fields, **more}) + "\n"
+    return json.dumps({**fields, **extra_fields}) + "\n"
 
 
-def append(path: Path, text: str) -> None:
+def append_text(path: Path, text: str) -> None:
     with path.open("a") as file:
         file.write(text)
 
@@ -50,7 +50,7 @@ def test_row_becomes_its_calls_its_tokens_and_its_step(log: Path) -> None:
         "error_type": "KeyError",
         "ended_at": "2026-01-01T10:00:00.500+00:00",
     }
-    log.write_text(row(3, "RETRY", tool_calls=[call], input_tokens=5, output_tokens=2, feedback="again"))
+    log.write_text(make_row(3, "RETRY", tool_calls=[call], input_tokens=5, output_tokens=2, feedback="again"))
     tool, llm, step = StepLogReader(log).read()
 
     assert tool.type is EventType.TOOL_CALL_COMPLETED
@@ -68,9 +68,9 @@ def test_row_becomes_its_calls_its_tokens_and_its_step(log: Path) -> None:
     assert (step.agent_id, step.session_id, step.incarnation_id, step.node_id) == ("a", "s", "i", "n")
 
 
-def test_rows_of_the_older_form_are_understood(log: Path) -> None:
+def test_rows_of_the_older_format_are_read(log: Path) -> None:
     call = {"tool_use_id": "1", "tool_name": "t", "tool_input": {"q": 1}, "result": "r", "is_error": True}
-    rows = [row(n, None, tool_calls=[call], llm_text="hm", error="boom") for n in range(2)]
+    rows = [make_row(n, None, tool_calls=[call], llm_text="hm", error="boom") for n in range(2)]
     log.write_text("".join(rows))
     events = StepLogReader(log).read()
 
@@ -82,7 +82,7 @@ def test_rows_of_the_older_form_are_understood(log: Path) -> None:
 
 def test_lines_that_are_not_steps_are_skipped_and_counted(log: Path) -> None:
     """B6: corrupt, truncated, blank or non-object lines are skipped and counted, never raised."""
-    bad = [
+    invalid_lines = [
         "\n",
         "[1, 2]\n",
         '{"step_index": 1, "verd\n',
@@ -92,38 +92,38 @@ def test_lines_that_are_not_steps_are_skipped_and_counted(log: Path) -> None:
         "{}\n",
         "[" * 9000 + "\n",
     ]
-    log.write_bytes("".join([row(0), *bad, row(1)]).encode("latin-1"))
+    log.write_bytes("".join([make_row(0), *invalid_lines, make_row(1)]).encode("latin-1"))
     reader = StepLogReader(log)
 
     assert [event.data["index"] for event in reader.read()] == [0, 1]
-    assert reader.skipped_lines == len(bad)
+    assert reader.skipped_lines == len(invalid_lines)
 
 
 def test_partial_last_line_is_read_once_complete(log: Path) -> None:
     """B6: a partial last line is read again next time."""
-    line = row(1)
-    append(log, row(0) + line[:20])
+    line = make_row(1)
+    append_text(log, make_row(0) + line[:20])
     reader = StepLogReader(log)
     assert len(reader.read()) == 1
     assert reader.read() == []
-    append(log, line[20:])
+    append_text(log, line[20:])
 
     assert [event.data["index"] for event in reader.read()] == [1]
     assert reader.skipped_lines == 0
 
 
-@pytest.mark.parametrize("how", ["replaced", "cut"])
-def test_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
+@pytest.mark.parametrize("rotation", ["replaced", "cut"])
+def test_rotated_log_is_read_from_its_start(log: Path, rotation: str) -> None:
     """B6: a rotated log is read from its start."""
-    append(log, row(0) + row(1))
+    append_text(log, make_row(0) + make_row(1))
     reader = StepLogReader(log)
     reader.read()
-    if how == "replaced":
-        fresh = log.with_name("fresh")
-        fresh.write_text(row(7) + row(8) + row(9))
-        os.replace(fresh, log)
+    if rotation == "replaced":
+        new_log = log.with_name("fresh")
+        new_log.write_text(make_row(7) + make_row(8) + make_row(9))
+        os.replace(new_log, log)
     else:
-        log.write_text(row(7))
+        log.write_text(make_row(7))
 
     assert reader.read()[0].data["index"] == 7
 
@@ -131,29 +131,29 @@ def test_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
 def test_missing_step_log_is_empty(log: Path) -> None:
     reader = StepLogReader(log)
     assert reader.read() == []
-    append(log, row(0))
+    append_text(log, make_row(0))
     assert len(reader.read()) == 1
 
 
 def test_only_new_lines_are_read(log: Path) -> None:
     """B7: after the first read of a 1 GB step log, only the new part is read."""
-    log.write_text(row(0))
+    log.write_text(make_row(0))
     with log.open("r+b") as file:
         file.truncate(1_000_000_000)
-    append(log, "\n" + row(1))
+    append_text(log, "\n" + make_row(1))
     reader = StepLogReader(log)
     monitor = HealthMonitor(HealthSettings())
     events = []
     while new := reader.read():
         events += new
     read_before = reader.offset
-    append(log, row(2))
+    append_text(log, make_row(2))
 
     events += (new := reader.read())
     for event in events:
         monitor.apply(event, event.time)
 
-    assert read_before == log.stat().st_size - len(row(2))
+    assert read_before == log.stat().st_size - len(make_row(2))
     assert [event.data["index"] for event in new] == [2]
     assert reader.skipped_lines == 1  # a gigabyte in the middle without a line break
     health = monitor.get("a", "s")
@@ -162,7 +162,7 @@ def test_only_new_lines_are_read(log: Path) -> None:
 
 
 def test_line_longer_than_a_chunk_is_skipped(log: Path) -> None:
-    append(log, row(0) + row(1, text="x" * 3000) + row(2))
+    append_text(log, make_row(0) + make_row(1, text="x" * 3000) + make_row(2))
     reader = StepLogReader(log)
     events = reader.read(limit=1000) + reader.read(limit=1000)
 
@@ -180,7 +180,7 @@ def test_session_id_with_a_path_is_refused(session: str) -> None:
 @pytest.mark.parametrize("mark", [{"kind": "compaction"}, {"type": "compaction"}, {"is_compaction": True}])
 def test_compaction_changes_no_count_and_no_clock(log: Path, mark: dict[str, Any]) -> None:
     """B10: compaction rows change no count and no clock."""
-    log.write_text(row(0, "RETRY") + row(9, "RETRY", **mark))
+    log.write_text(make_row(0, "RETRY") + make_row(9, "RETRY", **mark))
     reader = StepLogReader(log)
 
     assert [event.data["index"] for event in reader.read()] == [0]
@@ -189,7 +189,7 @@ def test_compaction_changes_no_count_and_no_clock(log: Path, mark: dict[str, Any
 
 def test_secrets_in_a_log_are_masked(log: Path) -> None:
     """B16: secrets are redacted."""
-    log.write_text(row(0, None, error="401: api_key=sk-abcdefghijklmnop1234"))
+    log.write_text(make_row(0, None, error="401: api_key=sk-abcdefghijklmnop1234"))
     [step] = StepLogReader(log).read()
 
     assert "sk-abcdefghijklmnop1234" not in step.data["error"]

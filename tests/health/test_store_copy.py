@@ -39,11 +39,11 @@ Rows = dict[str, list[Any]]
 Fresh = Callable[[], str]
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
-LOG = (EVENTS, EVENT_LOG_HEAD, AUDIT_ARCHIVE)
-OTHERS = [table for table in METADATA.sorted_tables if table not in LOG]
+LOG_TABLES = (EVENTS, EVENT_LOG_HEAD, AUDIT_ARCHIVE)
+OTHER_TABLES = [table for table in METADATA.sorted_tables if table not in LOG_TABLES]
 
 
-def values_of(column: Column[Any]) -> st.SearchStrategy[Any]:
+def make_values(column: Column[Any]) -> st.SearchStrategy[Any]:
     """Generate values that both engines can store in a column."""
     of_type: dict[type, st.SearchStrategy[Any]] = {
         Boolean: st.booleans(),
@@ -52,27 +52,27 @@ def values_of(column: Column[Any]) -> st.SearchStrategy[Any]:
         JSON: st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.just("\0\ud83d"), max_size=3),
         LargeBinary: st.binary(max_size=20),
     }
-    values = next((found for kind, found in of_type.items() if isinstance(column.type, kind)), TEXTS)
+    values = next((strategy for kind, strategy in of_type.items() if isinstance(column.type, kind)), TEXTS)
     return values | st.just(null()) if column.nullable else values
 
 
-def rows_of(table: Table) -> st.SearchStrategy[list[dict[str, Any]]]:
+def make_rows(table: Table) -> st.SearchStrategy[list[dict[str, Any]]]:
     """Generate rows that satisfy the constraints of a table."""
     keys = [tuple(index.columns.keys()) for index in table.indexes if index.unique]
     keys.append(tuple(table.primary_key.columns.keys()))
-    row = st.fixed_dictionaries({column.name: values_of(column) for column in table.columns})
-    distinct = tuple(lambda row, key=key: tuple(str(row[name]) for name in key) for key in keys)
-    return st.lists(row, max_size=3, unique_by=distinct)
+    row = st.fixed_dictionaries({column.name: make_values(column) for column in table.columns})
+    unique_keys = tuple(lambda row, key=key: tuple(str(row[name]) for name in key) for key in keys)
+    return st.lists(row, max_size=3, unique_by=unique_keys)
 
 
-DATABASES = st.fixed_dictionaries({table.name: rows_of(table) for table in OTHERS})
+DATABASES = st.fixed_dictionaries({table.name: make_rows(table) for table in OTHER_TABLES})
 
 
-def fill(url: str, rows: Rows, events: int) -> None:
+def fill_database(url: str, rows: Rows, events: int) -> None:
     """Write rows, and an event log of which retention has deleted the older half."""
     log = [
-        AgentEvent(type=kind, time=at * DAY, agent_id="bee", data={"text": "hé\0llo"})
-        for at in range(events)
+        AgentEvent(type=kind, time=day * DAY, agent_id="bee", data={"text": "hé\0llo"})
+        for day in range(events)
         for kind in (EventType.STEP_COMPLETED, EventType.HEALTH_STATE_CHANGED)
     ]
     database = open_database(url, read_only=False, busy_timeout=5)
@@ -81,52 +81,52 @@ def fill(url: str, rows: Rows, events: int) -> None:
         prune(
             database.writer, events / 2 * DAY + DAY, RetentionSettings(days=1, audit_days=max(2, events // 3))
         )
-        known = {row["id"] for row in rows.get(OUTBOX.name, ())}
-        for table in OTHERS:
+        outbox_ids = {row["id"] for row in rows.get(OUTBOX.name, ())}
+        for table in OTHER_TABLES:
             for row in rows.get(table.name, ()):
-                if "outbox_id" not in row or row["outbox_id"] in known:
+                if "outbox_id" not in row or row["outbox_id"] in outbox_ids:
                     database.writer.execute(insert(table).values(row))
     database.close()
 
 
-def read(url: str) -> Rows:
+def read_rows(url: str) -> Rows:
     """Return every row of every table, and which nullable JSON values are null."""
     with connected(url) as conn:
-        found: Rows = {
+        rows_by_table: Rows = {
             table.name: [tuple(row) for row in conn.execute(select(table).order_by(*table.primary_key))]
             for table in METADATA.sorted_tables
         }
         headers = select(KEYED_REQUESTS.c.headers.is_(None)).order_by(*KEYED_REQUESTS.primary_key)
-        found["without headers"] = list(conn.execute(headers).scalars())
-    return found
+        rows_by_table["without headers"] = list(conn.execute(headers).scalars())
+    return rows_by_table
 
 
-def copy(source: str, target: str) -> StoreCopy:
+def copy_rows(source: str, target: str) -> StoreCopy:
     return copy_database(source, target, on_row=lambda: None)
 
 
 @pytest.fixture
-def fresh(postgres: Postgres, tmp_path: Path) -> Iterator[dict[str, Fresh]]:
+def create_databases(postgres: Postgres, tmp_path: Path) -> Iterator[dict[str, Fresh]]:
     """Return, for each engine, a function that creates an empty database and returns its URL."""
-    made: list[str] = []
+    urls: list[str] = []
 
-    def on_server() -> str:
-        made.append(postgres.empty())
-        return made[-1]
+    def create_on_server() -> str:
+        urls.append(postgres.empty())
+        return urls[-1]
 
-    def in_a_file() -> str:
-        made.append(f"sqlite:///{tmp_path / f'hive-{len(made)}.db'}")
-        return made[-1]
+    def create_in_file() -> str:
+        urls.append(f"sqlite:///{tmp_path / f'hive-{len(urls)}.db'}")
+        return urls[-1]
 
-    yield {"sqlite": in_a_file, "postgresql": on_server}
-    for url in filter(is_postgres, made):
+    yield {"sqlite": create_in_file, "postgresql": create_on_server}
+    for url in filter(is_postgres, urls):
         postgres.drop(url)
 
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("original") / "hive.db"
-    fill(f"sqlite:///{path}", {}, 1500)
+    fill_database(f"sqlite:///{path}", {}, 1500)
     return path
 
 
@@ -136,25 +136,29 @@ def source(original: Path, tmp_path: Path) -> str:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def target(request: pytest.FixtureRequest, fresh: dict[str, Fresh]) -> str:
-    return fresh[request.param]()
+def target(request: pytest.FixtureRequest, create_databases: dict[str, Fresh]) -> str:
+    return create_databases[request.param]()
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=DATABASES, events=st.integers(0, 6))
 def test_copy_to_postgresql_and_back_has_the_same_rows(
-    fresh: dict[str, Fresh], rows: Rows, events: int
+    create_databases: dict[str, Fresh], rows: Rows, events: int
 ) -> None:
-    source, server, back = fresh["sqlite"](), fresh["postgresql"](), fresh["sqlite"]()
-    fill(source, rows, events)
+    source, server, sqlite_copy = (
+        create_databases["sqlite"](),
+        create_databases["postgresql"](),
+        create_databases["sqlite"](),
+    )
+    fill_database(source, rows, events)
 
-    first, second = copy(source, server), copy(server, back)
+    first, second = copy_rows(source, server), copy_rows(server, sqlite_copy)
 
-    assert read(source) == read(server) == read(back)
+    assert read_rows(source) == read_rows(server) == read_rows(sqlite_copy)
     assert first.log == second.log
     assert first.archive == second.archive
     assert verify_log(server) == first.log
-    assert sum(first.rows.values()) == count_rows(source) == count_rows(back)
+    assert sum(first.rows.values()) == count_rows(source) == count_rows(sqlite_copy)
 
 
 def test_copy_continues_log_and_numbers(source: str, target: str) -> None:
@@ -167,7 +171,7 @@ def test_copy_continues_log_and_numbers(source: str, target: str) -> None:
         ),
     )
 
-    copy(source, target)
+    copy_rows(source, target)
 
     before = verify_log(target)
     with connected(target) as conn:
@@ -177,8 +181,8 @@ def test_copy_continues_log_and_numbers(source: str, target: str) -> None:
             columns = {column.name: column for column in METADATA.tables[table].columns}
             [row] = conn.exec_driver_sql(f"SELECT * FROM {table} WHERE id = {expected - 1}").mappings()
             values = {name: row[name] for name in columns if name != "id"} | {"alert_key": "b"}
-            made = conn.execute(insert(METADATA.tables[table]).values(values))
-            assert made.inserted_primary_key == (expected,)
+            inserted = conn.execute(insert(METADATA.tables[table]).values(values))
+            assert inserted.inserted_primary_key == (expected,)
 
 
 @pytest.mark.parametrize("rows", [1, 2300])
@@ -190,15 +194,15 @@ def test_killed_copy_leaves_an_empty_database_and_can_be_repeated(
 
     assert verify_log(target).rows == 0
     assert count_rows(target) == 1
-    assert copy(source, target).log == verify_log(source)
-    assert read(target) == read(source)
+    assert copy_rows(source, target).log == verify_log(source)
+    assert read_rows(target) == read_rows(source)
 
 
 def test_source_in_use_is_refused(source: str, target: str) -> None:
     service = Store.open(source)
 
     with pytest.raises(StoreError, match=r"another queenright \(process \d+\) is using .*source.db; stop it"):
-        copy(source, target)
+        copy_rows(source, target)
 
     service.close_now()
 
@@ -208,26 +212,26 @@ def test_target_in_use_is_refused(source: str, target: str, monkeypatch: pytest.
     service = Store.open(target)
 
     with pytest.raises(StoreError, match=r"another queenright .* is using"):
-        copy(source, target)
+        copy_rows(source, target)
 
     service.close_now()
 
 
 def test_target_with_rows_is_refused_unchanged(source: str, target: str) -> None:
-    fill(target, {}, 3)
-    before = read(target)
+    fill_database(target, {}, 3)
+    before = read_rows(target)
 
     with pytest.raises(StoreError, match=r"is not empty \(.* has rows\); give an empty database"):
-        copy(source, target)
+        copy_rows(source, target)
 
-    assert read(target) == before
+    assert read_rows(target) == before
 
 
 def test_target_of_another_program_is_refused(source: str, target: str) -> None:
     change(target, "CREATE TABLE honey (jar integer)")
 
     with pytest.raises(StoreError, match="another program's database"):
-        copy(source, target)
+        copy_rows(source, target)
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
@@ -237,37 +241,37 @@ def test_another_schema_is_refused_and_not_migrated(source: str, target: str, si
     change(url, "UPDATE alembic_version SET version_num = '0009'")
 
     with pytest.raises(StoreError, match="has schema 0009, and this version reads"):
-        copy(source, target)
+        copy_rows(source, target)
 
     with connected(url) as conn:
         assert conn.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "0009"
 
 
 def test_copy_to_itself_is_refused(database_url: str, tmp_path: Path) -> None:
-    fill(database_url, {}, 1)
-    same = database_url
+    fill_database(database_url, {}, 1)
+    target_url = database_url
     if is_postgres(database_url):
-        same = database_url.replace("127.0.0.1", "localhost")
+        target_url = database_url.replace("127.0.0.1", "localhost")
     else:
         (tmp_path / "link.db").symlink_to(tmp_path / "hive.db")
-        same = f"sqlite:///{tmp_path / 'link.db'}"
+        target_url = f"sqlite:///{tmp_path / 'link.db'}"
 
     with pytest.raises(StoreError, match="is the database to copy; give another one to copy to"):
-        copy(database_url, same)
+        copy_rows(database_url, target_url)
 
 
 def test_missing_source_is_refused_and_no_target_is_created(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no database at"):
-        copy(f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'target.db'}")
+        copy_rows(f"sqlite:///{tmp_path / 'none.db'}", f"sqlite:///{tmp_path / 'target.db'}")
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unreachable_target_is_refused_without_its_password(source: str) -> None:
-    with pytest.raises(StoreError, match="Connection refused; start the server, or check host") as caught:
-        copy(source, "postgresql://ada:hush@127.0.0.1:1/x")
+    with pytest.raises(StoreError, match="Connection refused; start the server, or check host") as error_info:
+        copy_rows(source, "postgresql://ada:hush@127.0.0.1:1/x")
 
-    assert "hush" not in str(caught.value)
+    assert "hush" not in str(error_info.value)
 
 
 def test_changed_source_is_refused_and_nothing_is_copied(source: str, target: str) -> None:
@@ -275,40 +279,40 @@ def test_changed_source_is_refused_and_nothing_is_copied(source: str, target: st
     change(source, "UPDATE events SET data = '{}' WHERE seq = 2900")
 
     with pytest.raises(StoreError, match=r"source.db was changed: row 2900 does not match its hash; look"):
-        copy(source, target)
+        copy_rows(source, target)
 
     assert count_rows(target) == 1
 
 
 def test_full_disk_leaves_an_empty_database(
-    source: str, fresh: dict[str, Fresh], monkeypatch: pytest.MonkeyPatch
+    source: str, create_databases: dict[str, Fresh], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = fresh["sqlite"]()
+    target = create_databases["sqlite"]()
 
     with monkeypatch.context() as patch:
         patch.setattr(sqlite, "_PRAGMAS", (*sqlite._PRAGMAS, "max_page_count=100"))
         with pytest.raises(StoreError, match=r"cannot use .*: database or disk is full; free space"):
-            copy(source, target)
+            copy_rows(source, target)
 
     assert count_rows(target) == 1
-    assert copy(source, target).log.ok
+    assert copy_rows(source, target).log.ok
 
 
 def test_unreadable_source_is_named(source: str, target: str) -> None:
     change(source, "INSERT INTO breakers VALUES (CAST(x'ff' AS TEXT), 'open', 1.0, '{}')")
 
     with pytest.raises(StoreError, match=r"cannot use .*source.db: Could not decode to UTF-8"):
-        copy(source, target)
+        copy_rows(source, target)
 
     assert count_rows(target) == 1
 
 
-def test_value_that_the_target_refuses_is_not_shown(source: str, fresh: dict[str, Fresh]) -> None:
+def test_value_that_the_target_refuses_is_not_shown(source: str, create_databases: dict[str, Fresh]) -> None:
     change(source, "INSERT INTO breakers VALUES ('secret' || char(0), 'open', 1.0, '{}')")
-    target = fresh["postgresql"]()
+    target = create_databases["postgresql"]()
 
-    with pytest.raises(StoreError, match=r"cannot use postgresql://.*NUL") as caught:
-        copy(source, target)
+    with pytest.raises(StoreError, match=r"cannot use postgresql://.*NUL") as error_info:
+        copy_rows(source, target)
 
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error_info.value)
     assert count_rows(target) == 1

@@ -9,8 +9,8 @@ from tests.health.worker_script import WorkerScript
 
 def test_summary_has_the_fields_of_the_judge_as_json() -> None:
     script = WorkerScript().start()
-    script.step("ACCEPT")
-    script.step("RETRY", times=2, text="no source given")
+    script.report_step("ACCEPT")
+    script.report_step("RETRY", times=2, text="no source given")
     script.now += 90
 
     summary = summarise(script.health, script.now)
@@ -39,7 +39,7 @@ def test_summary_has_the_fields_of_the_judge_as_json() -> None:
 
 def test_summary_has_the_requested_number_of_verdicts() -> None:
     script = WorkerScript().start()
-    script.step("RETRY", times=5)
+    script.report_step("RETRY", times=5)
 
     assert summarise(script.health, script.now, 3)["recent_verdicts"] == ["RETRY"] * 3
     assert summarise(script.health, script.now, 0)["recent_verdicts"] == []
@@ -48,7 +48,7 @@ def test_summary_has_the_requested_number_of_verdicts() -> None:
 def test_secrets_in_the_evidence_are_redacted() -> None:
     """B16: secrets in the evidence are masked."""
     script = WorkerScript().start()
-    script.step(error_type="HTTPError", error="401 for api_key=sk-abcdefghijklmnop1234")
+    script.report_step(error_type="HTTPError", error="401 for api_key=sk-abcdefghijklmnop1234")
 
     assert "sk-abcdefghijklmnop1234" not in summarise(script.health, script.now)["evidence_snippet"]
 
@@ -56,7 +56,7 @@ def test_secrets_in_the_evidence_are_redacted() -> None:
 def test_invalid_text_in_evidence_is_repaired() -> None:
     """B16: the text is valid UTF-8 without terminal control sequences or invisible characters."""
     script = WorkerScript().start()
-    script.step("RETRY", text="a\ud800b \x1b[2J\x00c \u202ereversed\u202c \u200bunseen")
+    script.report_step("RETRY", text="a\ud800b \x1b[2J\x00c \u202ereversed\u202c \u200bunseen")
     evidence = summarise(script.health, script.now)["evidence_snippet"]
 
     assert evidence.encode("utf-8").decode("utf-8") == "a?b c reversed unseen"
@@ -64,7 +64,7 @@ def test_invalid_text_in_evidence_is_repaired() -> None:
 
 def test_waiting_worker_has_a_reason_and_no_stall_minutes() -> None:
     script = WorkerScript().start()
-    script.wait("backoff")
+    script.report_wait("backoff")
     script.now += 600
     summary = summarise(script.health, script.now)
 
@@ -74,7 +74,7 @@ def test_waiting_worker_has_a_reason_and_no_stall_minutes() -> None:
 def test_pause_has_its_own_status() -> None:
     """B4: a paused session is neither active nor ended."""
     script = WorkerScript().start()
-    script.wait("paused")
+    script.report_wait("paused")
 
     assert summarise(script.health, script.now)["status"] == "paused"
 
@@ -82,13 +82,13 @@ def test_pause_has_its_own_status() -> None:
 def test_worker_with_heartbeats_only_is_unknown() -> None:
     """B4: an unknown status is ``unknown``: neither healthy nor critical."""
     script = WorkerScript()
-    script.event(EventType.AGENT_HEARTBEAT)
+    script.report_event(EventType.AGENT_HEARTBEAT)
 
     assert summarise(script.health, script.now)["status"] == "unknown"
 
 
 def test_summarising_changes_nothing() -> None:
-    """B24: reading moves no clock."""
+    """B24: a summary changes no clock."""
     script = WorkerScript().start()
     first = summarise(script.health, script.now + 100)
 

@@ -25,13 +25,13 @@ def test_every_tool_has_calls_errors_and_last_call_time() -> None:
 
 def test_tools_beyond_the_sixteenth_are_counted_as_other() -> None:
     counts = ToolCounts()
-    for at in range(40):
-        counts.add(f"tool-{at}", at % 2 == 0, at)
+    for index in range(40):
+        counts.add(f"tool-{index}", index % 2 == 0, index)
     counts.add("tool-0", False, 50)
 
     rows = counts.to_dict()
 
-    assert list(rows) == [*(f"tool-{at}" for at in range(MAX_TOOLS)), OTHER]
+    assert list(rows) == [*(f"tool-{index}" for index in range(MAX_TOOLS)), OTHER]
     assert rows[OTHER] == {"calls": 24, "errors": 12, "last_at": 39.0}
     assert rows["tool-0"]["calls"] == 2
 
@@ -39,32 +39,32 @@ def test_tools_beyond_the_sixteenth_are_counted_as_other() -> None:
 @given(st.lists(st.tuples(st.sampled_from([OTHER, *(f"t{n}" for n in range(30))]), st.booleans())))
 def test_no_call_or_error_is_lost_for_any_tool_names(calls: list[tuple[str, bool]]) -> None:
     counts, expected = ToolCounts(), Counter(tool for tool, _ in calls)
-    for tool, failed in calls:
-        counts.add(tool, failed, 1.0)
+    for tool, has_failed in calls:
+        counts.add(tool, has_failed, 1.0)
 
     rows = counts.to_dict()
 
     assert len(rows) <= MAX_TOOLS + 1
     assert sum(row["calls"] for row in rows.values()) == len(calls)
-    assert sum(row["errors"] for row in rows.values()) == sum(failed for _, failed in calls)
+    assert sum(row["errors"] for row in rows.values()) == sum(has_failed for _, has_failed in calls)
     assert all(row["calls"] == expected[tool] for tool, row in rows.items() if tool != OTHER)
 
 
-def test_time_that_no_clock_shows_breaks_nothing() -> None:
+def test_impossible_time_is_handled() -> None:
     counts = ToolCounts()
-    for at in (-5.0, 1e18):
-        counts.add("t", False, at)
+    for time in (-5.0, 1e18):
+        counts.add("t", False, time)
 
     assert counts.to_dict()["t"] == {"calls": 2, "errors": 0, "last_at": float(2**32 - 1)}
 
 
 def test_summary_includes_calls_of_the_previous_incarnation() -> None:
     script = WorkerScript().start()
-    script.call("search")
-    script.call("search", outcome="timeout")
+    script.report_call("search")
+    script.report_call("search", outcome="timeout")
     script.incarnation = "i2"
     script.start()
-    script.call("read")
+    script.report_call("read")
     tools = summarise(script.health, script.now)["tools"]
 
     assert json.loads(json.dumps(tools)) == tools
@@ -79,16 +79,16 @@ def test_events_played_again_give_the_same_summary() -> None:
     """Counts that are rebuilt from the log after a restart equal those before it."""
     first = WorkerScript().start()
     for turn in range(30):
-        first.call(
+        first.report_call(
             f"tool-{turn % 20}", args=str(turn), result=str(turn), outcome="error" if turn % 7 else "ok"
         )
-        first.step("RETRY" if turn % 3 else "ACCEPT", text=f"step {turn}")
-    again = WorkerScript()
-    for event in first.heard:
-        again.monitor.replay(event, first.now)
-    again.monitor.sweep(first.now)
+        first.report_step("RETRY" if turn % 3 else "ACCEPT", text=f"step {turn}")
+    replayed_script = WorkerScript()
+    for event in first.worker_events:
+        replayed_script.monitor.replay(event, first.now)
+    replayed_script.monitor.sweep(first.now)
 
-    result = summarise(first.health, first.now)
-    rebuilt = summarise(again.health, first.now)
+    summary = summarise(first.health, first.now)
+    rebuilt = summarise(replayed_script.health, first.now)
 
-    assert rebuilt | {"state_since": 0, "reason": ""} == result | {"state_since": 0, "reason": ""}
+    assert rebuilt | {"state_since": 0, "reason": ""} == summary | {"state_since": 0, "reason": ""}

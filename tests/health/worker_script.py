@@ -1,4 +1,4 @@
-"""A simulated worker that reports events to a real monitor, on a clock that the test moves."""
+"""A simulated worker that reports events to a real monitor, on a clock that the test advances."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = 1_700_000_000.0
 
 
 class WorkerScript:
-    """One worker and its monitor. Every method first moves the clock by ``after`` seconds."""
+    """One worker and its monitor. Each report first advances the clock by ``after`` seconds."""
 
     def __init__(
         self,
@@ -28,14 +28,16 @@ class WorkerScript:
         self.monitor = monitor or HealthMonitor(settings or HealthSettings())
         self.now = at
         self.agent, self.session, self.incarnation, self.node = agent, session, "i1", "work"
-        self.heard: list[AgentEvent] = []
-        self.said: list[AgentEvent] = []
+        self.worker_events: list[AgentEvent] = []
+        self.monitor_events: list[AgentEvent] = []
         self.turn = 0
         self.trace = ""
         self.lag = 0.0
-        """By how many seconds the worker's clock is slow."""
+        """Seconds by which the worker's clock is behind the monitor's."""
 
-    def event(self, type_: EventType, data: dict[str, Any] | None = None, *, after: float = 1.0) -> None:
+    def report_event(
+        self, type_: EventType, data: dict[str, Any] | None = None, *, after: float = 1.0
+    ) -> None:
         self.now += after
         event = AgentEvent(
             type=type_,
@@ -48,18 +50,20 @@ class WorkerScript:
             span_id="00f067aa0ba902b7" if self.trace else "",
             data=data or {},
         )
-        self.heard.append(event)
-        self.said += self.monitor.apply(event, self.now)
+        self.worker_events.append(event)
+        self.monitor_events += self.monitor.apply(event, self.now)
 
     def start(self, **data: Any) -> WorkerScript:
-        self.event(EventType.EXECUTION_STARTED, {"start_records": True, **data}, after=0.0)
+        self.report_event(EventType.EXECUTION_STARTED, {"start_records": True, **data}, after=0.0)
         return self
 
-    def step(self, verdict: str | None = None, *, times: int = 1, after: float = 1.0, **data: Any) -> None:
+    def report_step(
+        self, verdict: str | None = None, *, times: int = 1, after: float = 1.0, **data: Any
+    ) -> None:
         for _ in range(times):
-            self.event(EventType.STEP_COMPLETED, {"verdict": verdict, **data}, after=after)
+            self.report_event(EventType.STEP_COMPLETED, {"verdict": verdict, **data}, after=after)
 
-    def call(
+    def report_call(
         self,
         tool: str = "search",
         args: str | None = "a",
@@ -71,7 +75,7 @@ class WorkerScript:
         **data: Any,
     ) -> None:
         self.turn += 1
-        self.event(
+        self.report_event(
             EventType.TOOL_CALL_COMPLETED,
             {
                 "tool": tool,
@@ -84,15 +88,15 @@ class WorkerScript:
             after=after,
         )
 
-    def wait(self, reason: str | None, *, after: float = 1.0) -> None:
-        self.event(EventType.WORKER_WAITING, {"reason": reason}, after=after)
+    def report_wait(self, reason: str | None, *, after: float = 1.0) -> None:
+        self.report_event(EventType.WORKER_WAITING, {"reason": reason}, after=after)
 
-    def silence(self, seconds: float) -> list[AgentEvent]:
+    def stay_silent(self, seconds: float) -> list[AgentEvent]:
         """Advance the clock, and evaluate the workers that are due."""
         self.now += seconds
-        emitted = self.monitor.advance(self.now)
-        self.said += emitted
-        return emitted
+        events = self.monitor.advance(self.now)
+        self.monitor_events += events
+        return events
 
     @property
     def health(self) -> WorkerHealth:
@@ -104,8 +108,8 @@ class WorkerScript:
     def state(self) -> HealthState:
         return self.health.state
 
-    def finding(self, kind: FindingKind) -> Finding | None:
+    def get_finding(self, kind: FindingKind) -> Finding | None:
         return next((finding for finding in self.health.findings if finding.kind is kind), None)
 
-    def kinds(self) -> set[FindingKind]:
+    def list_finding_kinds(self) -> set[FindingKind]:
         return {finding.kind for finding in self.health.findings}

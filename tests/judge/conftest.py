@@ -34,11 +34,11 @@ SESSION = "session_1"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 T = TypeVar("T")
-Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[ModelReply]]
+AnswerFunction = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable[ModelReply]]
 
 
 class FakeTime:
-    """A clock that moves only when a test sets it, with sleepers that wake when it passes their time."""
+    """A clock that only the test advances. Sleepers wake when it passes their time."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -52,10 +52,10 @@ class FakeTime:
         self._sleepers.append((self.now + seconds, wake_up))
         await wake_up
 
-    def due(self, until: float) -> tuple[float, asyncio.Future[None]] | None:
-        self._sleepers = [s for s in self._sleepers if not s[1].done()]
-        first = min(self._sleepers, key=lambda s: s[0], default=None)
-        return first if first is not None and first[0] <= until else None
+    def due(self, end_time: float) -> tuple[float, asyncio.Future[None]] | None:
+        self._sleepers = [sleeper for sleeper in self._sleepers if not sleeper[1].done()]
+        first = min(self._sleepers, key=lambda sleeper: sleeper[0], default=None)
+        return first if first is not None and first[0] <= end_time else None
 
 
 class TalkingModel:
@@ -63,7 +63,7 @@ class TalkingModel:
 
     name = "talking"
 
-    def __init__(self, answer: Speak) -> None:
+    def __init__(self, answer: AnswerFunction) -> None:
         self.answer = answer
         self.conversations: list[list[Message]] = []
 
@@ -75,7 +75,7 @@ class TalkingModel:
         return await reply if isinstance(reply, Awaitable) else reply
 
 
-def call(tool: str, **arguments: Any) -> ModelReply:
+def reply_with_call(tool: str, **arguments: Any) -> ModelReply:
     return ModelReply(
         tool_calls=(ToolCall("c", tool, json.dumps(arguments)),), input_tokens=100, output_tokens=10
     )
@@ -116,7 +116,7 @@ class JudgedFleet:
         self.read_tools: Sequence[Tool] = ()
         self.cause = ""
         """The cause that all workers have in common; empty for none."""
-        self.running = False
+        self.is_running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
         self.registry = CollectorRegistry()
@@ -156,11 +156,11 @@ class JudgedFleet:
             workspaces=self.workspaces,
         )
         await self.judging.start()
-        self.running = True
+        self.is_running = True
 
     async def stop(self) -> None:
-        if self.running:
-            self.running = False
+        if self.is_running:
+            self.is_running = False
             await self.judging.stop()
             await self.bus.close()
             await self.store.close()
@@ -182,10 +182,10 @@ class JudgedFleet:
             span_id=SPAN,
             data=data,
         )
-        emitted = self.monitor.apply(event, self.time.now)
+        events = self.monitor.apply(event, self.time.now)
         self.bus.fan_out(event)
-        if emitted:
-            await self.bus.publish(*emitted)
+        if events:
+            await self.bus.publish(*events)
 
     async def start_worker(self, agent: str = AGENT, session: str = SESSION) -> None:
         """Start a worker and wait until its start grace has passed."""
@@ -240,13 +240,13 @@ class JudgedFleet:
                     return
 
     async def pass_time(self, seconds: float) -> None:
-        until = self.time.now + seconds
+        end_time = self.time.now + seconds
         await self.settle()
-        while (sleeper := self.time.due(until)) is not None:
+        while (sleeper := self.time.due(end_time)) is not None:
             self.time.now = max(self.time.now, sleeper[0])
             sleeper[1].set_result(None)
             await self.settle()
-        self.time.now = until
+        self.time.now = end_time
         await self.settle()
 
     async def tick(self, count: int = 1) -> None:
@@ -262,7 +262,11 @@ class JudgedFleet:
         return self.registry.get_sample_value(name, labels) or 0.0
 
     def find_span(self, name: str) -> ReadableSpan:
-        [span] = [s for s in self.exporter.get_finished_spans() if s.name == name]
+        [span] = [
+            finished_span
+            for finished_span in self.exporter.get_finished_spans()
+            if finished_span.name == name
+        ]
         return span
 
     async def get_ticket(self) -> EscalationTicket:

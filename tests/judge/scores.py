@@ -34,8 +34,8 @@ def extract_scores(text: str) -> str:
 
 def replace_scores(text: str, new_score: Score) -> str:
     """Return a document with its scores replaced."""
-    before, _, rest = text.partition(_BEGIN)
-    return f"{before}{_BEGIN}\n\n{format_scores(new_score)}\n\n{_END}{rest.partition(_END)[2]}"
+    before, _, after = text.partition(_BEGIN)
+    return f"{before}{_BEGIN}\n\n{format_scores(new_score)}\n\n{_END}{after.partition(_END)[2]}"
 
 
 def format_scores(result: Score) -> str:
@@ -47,14 +47,14 @@ def format_scores(result: Score) -> str:
             "",
             "| decision | of | agree | kappa (95%) |",
             "| --- | ---: | ---: | --- |",
-            *_rows(result),
+            *_format_rows(result),
             "",
             f"{len(result.misses)} differ from their label; the command lists them.",
         ]
     )
 
 
-def _rows(result: Score) -> Iterator[str]:
+def _format_rows(result: Score) -> Iterator[str]:
     for row in (*result.decisions, *result.model_decisions):
         agree = f"{row.all.agreements} ({row.all.share:.0%})"
         yield f"| {row.name} | {row.all.of} | {agree} | {_format_kappa(row.all)} |"
@@ -73,11 +73,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.judge.scores", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"update {DOCUMENT.name}")
     args = parser.parse_args()
-    result = asyncio.run(score_rules())
+    rules_score = asyncio.run(score_rules())
     if args.write:
-        DOCUMENT.write_text(replace_scores(DOCUMENT.read_text(encoding="utf-8"), result), encoding="utf-8")
+        DOCUMENT.write_text(
+            replace_scores(DOCUMENT.read_text(encoding="utf-8"), rules_score), encoding="utf-8"
+        )
     else:
-        print(format_scores(result))
+        print(format_scores(rules_score))
 
 
 if __name__ == "__main__":

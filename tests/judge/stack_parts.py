@@ -12,29 +12,29 @@ from urllib.parse import parse_qs
 
 from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 
-Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
+AnswerFunction = Callable[[str, dict[str, str]], tuple[int, Any]]
 
 
 class ApiServer:
     """An HTTP server whose answers a function computes. It keeps the requests and their credentials."""
 
-    def __init__(self, answer: Answer) -> None:
+    def __init__(self, answer: AnswerFunction) -> None:
         self.answer = answer
         self.requests: list[tuple[str, dict[str, str]]] = []
         self.authorization: list[str] = []
-        self.hangs = False
+        self.should_hang = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", True
-        while more:
+        body, has_more = b"", True
+        while has_more:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, has_more = body + message.get("body", b""), message.get("more_body", False)
         query = parse_qs((scope["query_string"] + b"&" + body).decode())
         params = {key: values[0] for key, values in query.items()}
         headers = {key.decode(): value.decode() for key, value in scope["headers"]}
         self.authorization.append(headers.get("authorization", ""))
         self.requests.append((scope["path"], params))
-        if self.hangs:
+        if self.should_hang:
             await asyncio.Event().wait()
         status, answer = self.answer(scope["path"], params)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -43,8 +43,8 @@ class ApiServer:
 
 
 @contextlib.asynccontextmanager
-async def serve_answers(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
-    """Serve the answers of ``answer``; yield the server and its URL."""
+async def serve_answers(answer: AnswerFunction) -> AsyncIterator[tuple[ApiServer, str]]:
+    """Serve the answers of ``answer``. Yield the server and its URL."""
     server = ApiServer(answer)
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
@@ -52,22 +52,22 @@ async def serve_answers(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
             yield server, make_socket_url(sock)
 
 
-def vector(*rows: tuple[dict[str, str], float], time: float = 1_800_000_000.0) -> dict[str, Any]:
+def make_vector(*rows: tuple[dict[str, str], float], time: float = 1_800_000_000.0) -> dict[str, Any]:
     """Return an instant vector in Prometheus' format."""
-    result = [{"metric": labels, "value": [time, str(value)]} for labels, value in rows]
-    return {"status": "success", "data": {"resultType": "vector", "result": result}}
+    series = [{"metric": labels, "value": [time, str(value)]} for labels, value in rows]
+    return {"status": "success", "data": {"resultType": "vector", "result": series}}
 
 
-def matrix(*rows: tuple[dict[str, str], list[tuple[float, float]]]) -> dict[str, Any]:
+def make_matrix(*rows: tuple[dict[str, str], list[tuple[float, float]]]) -> dict[str, Any]:
     """Return a range vector in Prometheus' format."""
-    result = [
+    series = [
         {"metric": labels, "values": [[time, str(value)] for time, value in points]}
         for labels, points in rows
     ]
-    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+    return {"status": "success", "data": {"resultType": "matrix", "result": series}}
 
 
-def otlp_span(
+def make_otlp_span(
     name: str,
     start: float,
     end: float,
@@ -93,20 +93,20 @@ def otlp_span(
     }
 
 
-def tempo_trace(*spans: dict[str, Any], agent: str = "researcher") -> dict[str, Any]:
+def make_tempo_trace(*spans: dict[str, Any], agent: str = "researcher") -> dict[str, Any]:
     """Return a trace in the format of ``/api/traces/{id}``."""
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": agent}}]}
     return {"batches": [{"resource": resource, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
 
 
-def loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> dict[str, Any]:
+def make_loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> dict[str, Any]:
     """Return a trace of an agent that makes the same call with the same result, one call per step."""
     spans = []
     for number in range(calls):
         time, step_id = begin + number * 2.0, f"{number + 1:016x}"
         common = {"gen_ai.agent.name": agent, "queenright.node.id": "search_node"}
         spans.append(
-            otlp_span(
+            make_otlp_span(
                 "execute_tool search",
                 time,
                 time + 0.5,
@@ -122,5 +122,7 @@ def loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> d
             )
         )
         verdict = {"queenright.step.verdict": "CONTINUE"}
-        spans.append(otlp_span("step search_node", time, time + 1.0, span_id=step_id, **common, **verdict))
-    return tempo_trace(*spans, agent=agent)
+        spans.append(
+            make_otlp_span("step search_node", time, time + 1.0, span_id=step_id, **common, **verdict)
+        )
+    return make_tempo_trace(*spans, agent=agent)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from queenright.judge.scenarios.agreement import agreement, kappa
 
-ORDER = ("none", "low", "medium", "high", "critical")
-PAIRS = st.lists(st.tuples(st.sampled_from(ORDER), st.sampled_from(ORDER)), min_size=1, max_size=40)
+LEVELS = ("none", "low", "medium", "high", "critical")
+PAIRS = st.lists(st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), min_size=1, max_size=40)
 
 
-def table(yes_yes: int, yes_no: int, no_yes: int, no_no: int) -> list[tuple[str, str]]:
+def make_pairs(yes_yes: int, yes_no: int, no_yes: int, no_no: int) -> list[tuple[str, str]]:
     return (
         [("yes", "yes")] * yes_yes
         + [("yes", "no")] * yes_no
@@ -24,13 +24,13 @@ def table(yes_yes: int, yes_no: int, no_yes: int, no_no: int) -> list[tuple[str,
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        (table(20, 5, 10, 15), 0.4),  # agreement 0.7 where chance alone gives 0.5
-        (table(45, 15, 25, 15), 0.1304),
-        (table(25, 35, 5, 35), 0.2593),
-        (table(10, 0, 0, 10), 1.0),
-        (table(0, 10, 10, 0), -1.0),
-        (table(5, 5, 5, 5), 0.0),
-        (table(10, 0, 10, 0), 0.0),  # the first rater always says yes
+        (make_pairs(20, 5, 10, 15), 0.4),  # agreement 0.7 where chance alone gives 0.5
+        (make_pairs(45, 15, 25, 15), 0.1304),
+        (make_pairs(25, 35, 5, 35), 0.2593),
+        (make_pairs(10, 0, 0, 10), 1.0),
+        (make_pairs(0, 10, 10, 0), -1.0),
+        (make_pairs(5, 5, 5, 5), 0.0),
+        (make_pairs(10, 0, 10, 0), 0.0),  # the first rater always says yes
     ],
 )
 def test_kappa_has_its_known_value(pairs: list[tuple[str, str]], expected: float) -> None:
@@ -39,19 +39,19 @@ def test_kappa_has_its_known_value(pairs: list[tuple[str, str]], expected: float
 
 def test_kappa_is_undefined_when_only_one_answer_occurs() -> None:
     assert kappa([]) is None
-    assert kappa(table(10, 0, 0, 0)) is None
-    result = agreement(table(10, 0, 0, 0))
+    assert kappa(make_pairs(10, 0, 0, 0)) is None
+    result = agreement(make_pairs(10, 0, 0, 0))
     assert (result.kappa, result.low, result.high, result.share) == (None, None, None, 1.0)
 
 
 def test_weighted_kappa_forgives_a_neighbour_but_not_the_opposite_level() -> None:
-    agreeing_pairs = [(level, level) for level in ORDER] * 4
+    agreeing_pairs = [(level, level) for level in LEVELS] * 4
     with_near_miss, with_far_miss = (
         [*agreeing_pairs, ("critical", "high")],
         [*agreeing_pairs, ("critical", "none")],
     )
 
-    assert (kappa(with_near_miss, ORDER) or 0) > (kappa(with_far_miss, ORDER) or 0)
+    assert (kappa(with_near_miss, LEVELS) or 0) > (kappa(with_far_miss, LEVELS) or 0)
     assert kappa(with_near_miss) == pytest.approx(kappa(with_far_miss) or 0, abs=0.01)
 
 
@@ -65,26 +65,26 @@ def test_weighted_kappa_equals_the_value_computed_by_hand() -> None:
 
 def test_kappa_rejects_an_answer_outside_the_order() -> None:
     with pytest.raises(ValueError, match="awful"):
-        kappa([("none", "awful")], ORDER)
+        kappa([("none", "awful")], LEVELS)
 
 
 @given(PAIRS)
 def test_kappa_is_one_only_for_full_agreement(pairs: list[tuple[str, str]]) -> None:
-    for order in ((), ORDER):
+    for order in ((), LEVELS):
         value = kappa(pairs, order)
         if value is not None:
             assert value <= 1.0
-            assert (value == pytest.approx(1.0)) == all(a == b for a, b in pairs)
+            assert (value == pytest.approx(1.0)) == all(first == second for first, second in pairs)
 
 
 @given(PAIRS)
 def test_kappa_is_independent_of_order_and_rater(
     pairs: list[tuple[str, str]],
 ) -> None:
-    swapped_pairs = [(b, a) for a, b in pairs]
+    swapped_pairs = [(second_answer, first_answer) for first_answer, second_answer in pairs]
     sorted_pairs = sorted(pairs)
 
-    for order in ((), ORDER):
+    for order in ((), LEVELS):
         value = kappa(pairs, order)
         for other in (kappa(swapped_pairs, order), kappa(sorted_pairs, order)):
             assert other == (None if value is None else pytest.approx(value))
@@ -92,7 +92,7 @@ def test_kappa_is_independent_of_order_and_rater(
 
 @given(PAIRS)
 def test_interval_is_reproducible(pairs: list[tuple[str, str]]) -> None:
-    first, second = (agreement(pairs, ORDER, resamples=50) for _ in range(2))
+    first, second = (agreement(pairs, LEVELS, resamples=50) for _ in range(2))
 
     assert first == second
     if first.low is not None and first.high is not None:

@@ -21,7 +21,7 @@ from queenright.health.tickets.ticket_table import write_ticket
 from queenright.judge.settings import RULES
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
-from tests.alerting.parts import ticket as made_ticket
+from tests.alerting.parts import make_ticket
 from tests.judge.conftest import JudgedFleet, TalkingModel
 
 CROWD = 200
@@ -41,7 +41,7 @@ class TransactionCounter:
         monkeypatch.setattr(fleet.store, "transact", count_and_run)
 
 
-async def loop_all(
+async def let_workers_loop(
     fleet: JudgedFleet, count: int, steps: int = 21, *, before_settling: Callable[[], None] = lambda: None
 ) -> None:
     """Let many workers loop after their start grace, call ``before_settling``, and wait until all is idle."""
@@ -63,11 +63,11 @@ async def loop_all(
 async def test_crowd_gets_tickets_and_triage_in_few_transactions(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B131: a ticket needs no transaction and no graph visit of its own."""
+    """B131: a ticket needs no separate transaction and no separate graph visit."""
     await fleet.start()
     counter = TransactionCounter(fleet, monkeypatch)
 
-    await loop_all(fleet, CROWD)
+    await let_workers_loop(fleet, CROWD)
 
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
@@ -100,7 +100,7 @@ async def test_crowd_does_not_wait_for_models(fleet: JudgedFleet) -> None:
     )
     await fleet.start()
 
-    await loop_all(fleet, CROWD, before_settling=all_in_trouble.set)
+    await let_workers_loop(fleet, CROWD, before_settling=all_in_trouble.set)
 
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
@@ -110,7 +110,7 @@ async def test_crowd_does_not_wait_for_models(fleet: JudgedFleet) -> None:
 
 
 async def test_crowd_of_medium_findings_is_left_to_the_model(fleet: JudgedFleet) -> None:
-    """B131: in a crowd, too, the model decides where the rules do not bind."""
+    """B131: even in a crowd, the model decides where the rules do not bind."""
     fleet.judge_model = model = TalkingModel(lambda messages, tools: ModelReply(text="All is well."))
     await fleet.start()
     agents = [f"agent-{number:03}" for number in range(30)]
@@ -130,39 +130,39 @@ async def test_crowd_of_medium_findings_is_left_to_the_model(fleet: JudgedFleet)
 def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
     """B131: tickets that are written after the storm has ended are in its group."""
     ids = iter(["storm-1", "storm-2"])
-    watch = StormWatch(StormSettings(workers=3), ids=lambda: next(ids))
+    storm_watch = StormWatch(StormSettings(workers=3), ids=lambda: next(ids))
     for number in range(4):
-        watch.record_worse((f"agent-{number}", "s"), 100.0)
+        storm_watch.record_worse((f"agent-{number}", "s"), 100.0)
 
-    assert watch.storm(1000.0) == ""
-    assert [watch.storm_of((f"agent-{number}", "s")) for number in range(5)] == ["storm-1"] * 4 + [""]
+    assert storm_watch.storm(1000.0) == ""
+    assert [storm_watch.storm_of((f"agent-{number}", "s")) for number in range(5)] == ["storm-1"] * 4 + [""]
 
 
 def test_worker_that_degrades_alone_later_is_in_no_storm() -> None:
-    watch = StormWatch(StormSettings(workers=3), ids=lambda: "storm-1")
+    storm_watch = StormWatch(StormSettings(workers=3), ids=lambda: "storm-1")
     for number in range(3):
-        watch.record_worse((f"agent-{number}", "s"), 100.0)
+        storm_watch.record_worse((f"agent-{number}", "s"), 100.0)
 
-    watch.record_worse(("agent-0", "s"), 1000.0)
+    storm_watch.record_worse(("agent-0", "s"), 1000.0)
 
-    assert watch.storm_of(("agent-0", "s")) == ""
+    assert storm_watch.storm_of(("agent-0", "s")) == ""
 
 
 async def test_waiting_tickets_share_one_timer(fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B131: tickets that wait for triage need no task each, and few transactions when they time out."""
-    started = asyncio.Event()
+    """B131: tickets that wait for triage need no separate tasks, and few transactions when they time out."""
+    triage_started = asyncio.Event()
 
     async def never_answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        started.set()
+        triage_started.set()
         await asyncio.Event().wait()
         return ModelReply(text="")
 
     fleet.queen_model = TalkingModel(never_answer)
     await fleet.start()
-    await loop_all(fleet, 1)
-    await asyncio.wait_for(started.wait(), 60)
+    await let_workers_loop(fleet, 1)
+    await asyncio.wait_for(triage_started.wait(), 60)
 
-    await loop_all(fleet, CROWD)
+    await let_workers_loop(fleet, CROWD)
     timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]
     counter = TransactionCounter(fleet, monkeypatch)
     await fleet.pass_time(fleet.settings.judge.triage_timeout_seconds)
@@ -182,7 +182,7 @@ async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None
             suffix = f"{number:04}"
             write_ticket(
                 conn,
-                made_ticket(
+                make_ticket(
                     ticket_id=suffix,
                     fingerprint=suffix,
                     agent_id=f"agent-{suffix}",
@@ -201,16 +201,16 @@ async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None
     assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
-async def test_new_findings_are_judged_before_standing_ones(
+async def test_new_findings_are_judged_before_earlier_ones(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B131: new tickets do not wait for repeated ones."""
     await fleet.start()
-    await loop_all(fleet, 30)
-    reported: list[str] = []
+    await let_workers_loop(fleet, 30)
+    reported_agents: list[str] = []
 
     def record_report(report: Report, *args: Any) -> Any:
-        reported.append(report.health.vitals.agent_id)
+        reported_agents.append(report.health.vitals.agent_id)
         return prepare_report(report, *args)
 
     monkeypatch.setattr(ticket_service, "prepare_report", record_report)
@@ -221,5 +221,5 @@ async def test_new_findings_are_judged_before_standing_ones(
         await fleet.report_event(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
     await fleet.settle()
 
-    assert len(set(reported)) == 31
-    assert reported.index("new") == 0
+    assert len(set(reported_agents)) == 31
+    assert reported_agents.index("new") == 0

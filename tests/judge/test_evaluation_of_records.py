@@ -17,13 +17,13 @@ from queenright.judge.evaluation import InvalidRunError, evaluate_run
 SETTINGS = HealthSettings()
 
 
-def tool(args: object = "ls", result: object = "a.txt", **more: Any) -> dict[str, Any]:
-    """Return a tool call with its texts and without hashes, in a turn of its own."""
-    return {"kind": "tool", "name": "bash", "args": args, "result_excerpt": result, **more}
+def make_tool_call(args: object = "ls", result: object = "a.txt", **fields: Any) -> dict[str, Any]:
+    """Return a tool call with its texts and without hashes, in a separate turn."""
+    return {"kind": "tool", "name": "bash", "args": args, "result_excerpt": result, **fields}
 
 
-def llm(**more: Any) -> dict[str, Any]:
-    return {"kind": "llm", "name": "model", "is_error": False, **more}
+def make_llm_call(**fields: Any) -> dict[str, Any]:
+    return {"kind": "llm", "name": "model", "is_error": False, **fields}
 
 
 def find_kinds(*steps: dict[str, Any]) -> dict[str, str]:
@@ -32,8 +32,8 @@ def find_kinds(*steps: dict[str, Any]) -> dict[str, str]:
     return {finding["kind"]: finding["severity"] for finding in result["findings"]}
 
 
-def failed_tool(n: int, text: str, **more: Any) -> dict[str, Any]:
-    return tool(f"attempt {n}", text, is_error=True, **more)
+def make_failed_tool_call(n: int, text: str, **fields: Any) -> dict[str, Any]:
+    return make_tool_call(f"attempt {n}", text, is_error=True, **fields)
 
 
 # -- repeats ------------------------------------------------------------------------------------------
@@ -42,49 +42,57 @@ def failed_tool(n: int, text: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("is_error", [False, True, None])
 def test_same_call_with_the_same_result_three_times_is_a_loop(is_error: bool | None) -> None:
     """B26: this also holds if every call fails, and for texts without hashes."""
-    same = tool(is_error=is_error)
+    same_call = make_tool_call(is_error=is_error)
 
-    assert find_kinds(same, same) == {}
-    assert find_kinds(same, same, same)["doom_loop"] == "medium"
+    assert find_kinds(same_call, same_call) == {}
+    assert find_kinds(same_call, same_call, same_call)["doom_loop"] == "medium"
 
 
 def test_arguments_with_different_formatting_are_the_same_call() -> None:
     """B27: key order and white space do not matter, even if the recorded hashes differ."""
     formats = ('{"q": "bees", "n": 3}', '{"n":3,"q":"bees"}', '{ "n": 3,\n "q": "bees" }')
 
-    assert "doom_loop" in find_kinds(*(tool(args, args_hash=str(n)) for n, args in enumerate(formats)))
-    assert "doom_loop" in find_kinds(*(tool(json.loads(args)) for args in formats))
+    assert "doom_loop" in find_kinds(
+        *(make_tool_call(args, args_hash=str(n)) for n, args in enumerate(formats))
+    )
+    assert "doom_loop" in find_kinds(*(make_tool_call(json.loads(args)) for args in formats))
 
 
 def test_poll_with_changing_results_is_not_a_loop() -> None:
     """B28: the same call returns a different result each time."""
-    assert find_kinds(*(tool("status", f"{n} of 40 done") for n in range(40))) == {}
+    assert find_kinds(*(make_tool_call("status", f"{n} of 40 done") for n in range(40))) == {}
 
 
 def test_exempt_tool_is_ignored() -> None:
     """B28: tools on the exempt list are ignored."""
-    exempt = HealthSettings.model_validate({"loops": {"exempt_tools": ["bash"]}})
+    exempt_call = HealthSettings.model_validate({"loops": {"exempt_tools": ["bash"]}})
 
-    assert evaluate_run({"steps": [tool()] * 40}, exempt)["findings"] == []
+    assert evaluate_run({"steps": [make_tool_call()] * 40}, exempt_call)["findings"] == []
 
 
 def test_cycles_and_repeats_with_other_calls_between_are_loops() -> None:
-    """B29: A-B-A-B-A-B, and A-x-A-y-A-z where each call between is new."""
-    a, b = tool("search bees"), tool("open hive.org", "a page")
-    with_new_calls_between = [step for n in range(5) for step in (a, tool(f"open {n}", f"page {n}"))]
+    """B29: this holds for A-B-A-B-A-B, and for A-x-A-y-A-z, where x, y and z are new calls."""
+    first_call, second_call = make_tool_call("search bees"), make_tool_call("open hive.org", "a page")
+    with_new_calls_between = [
+        step for n in range(5) for step in (first_call, make_tool_call(f"open {n}", f"page {n}"))
+    ]
 
-    assert "doom_loop" not in find_kinds(a, b, a, b)
-    assert "doom_loop" in find_kinds(a, b, a, b, a, b)
+    assert "doom_loop" not in find_kinds(first_call, second_call, first_call, second_call)
+    assert "doom_loop" in find_kinds(
+        first_call, second_call, first_call, second_call, first_call, second_call
+    )
     assert "doom_loop" in find_kinds(*with_new_calls_between)
 
 
 def test_repeated_errors_of_one_class_are_an_error_streak() -> None:
     """B30: the arguments differ each time; the class is recorded, or derived from the error text."""
-    with_recorded_class = [failed_tool(n, f"gone {n}", err_sig="404") for n in range(5)]
+    with_recorded_class = [make_failed_tool_call(n, f"gone {n}", err_sig="404") for n in range(5)]
     with_exception_name = [
-        failed_tool(n, f"Traceback\n  in f{n}\nurllib.HTTPError: page {n}") for n in range(5)
+        make_failed_tool_call(n, f"Traceback\n  in f{n}\nurllib.HTTPError: page {n}") for n in range(5)
     ]
-    with_text_only = [failed_tool(n, f"cat: /srv/{n}/log.txt: No such file or directory") for n in range(5)]
+    with_text_only = [
+        make_failed_tool_call(n, f"cat: /srv/{n}/log.txt: No such file or directory") for n in range(5)
+    ]
 
     for steps in (with_recorded_class, with_exception_name, with_text_only):
         assert "error_streak" not in find_kinds(*steps[:4])
@@ -95,28 +103,30 @@ def test_errors_of_different_classes_are_not_a_streak() -> None:
     """B30: without a recorded class, failures alone are not a streak."""
     errors = ("KeyError: 'a'", "ValueError: b", "cat: x: No such file", "permission denied", "TypeError: c")
 
-    assert "error_streak" not in find_kinds(*(failed_tool(n, error) for n, error in enumerate(errors)))
+    assert "error_streak" not in find_kinds(
+        *(make_failed_tool_call(n, error) for n, error in enumerate(errors))
+    )
 
 
 def test_parallel_identical_calls_count_once() -> None:
     """B31: calls are parallel if they have the same recorded turn, or follow the same model call."""
-    one_turn = [tool(turn=1)] * 12
-    one_model_call = [llm(), *[tool()] * 3]
+    one_turn = [make_tool_call(turn=1)] * 12
+    one_model_call = [make_llm_call(), *[make_tool_call()] * 3]
 
     assert find_kinds(*one_turn) == {}
     assert find_kinds(*one_model_call) == {}
-    assert "doom_loop" in find_kinds(*(tool(turn=n) for n in range(3)))
+    assert "doom_loop" in find_kinds(*(make_tool_call(turn=n) for n in range(3)))
     assert "doom_loop" in find_kinds(*(step for _ in range(3) for step in one_model_call))
 
 
 def test_model_call_between_calls_separates_their_turns() -> None:
     """B31: calls with a model call between them were not parallel, whatever turn was recorded."""
-    assert "doom_loop" in find_kinds(*[llm(turn=0), tool(turn=0)] * 3)
+    assert "doom_loop" in find_kinds(*[make_llm_call(turn=0), make_tool_call(turn=0)] * 3)
 
 
 def test_calls_after_the_only_recorded_model_call_are_not_one_turn() -> None:
     """B31: turns are unknown if the record omits most model calls."""
-    assert "doom_loop" in find_kinds(llm(), *[tool()] * 10)
+    assert "doom_loop" in find_kinds(make_llm_call(), *[make_tool_call()] * 10)
 
 
 def test_edit_test_cycle_is_not_a_loop() -> None:
@@ -125,8 +135,8 @@ def test_edit_test_cycle_is_not_a_loop() -> None:
         step
         for n in range(30)
         for step in (
-            tool(f"edit line {n}", "ok", is_error=False),
-            tool("pytest -q", f"{60 - n} failed, {n} passed", is_error=True),
+            make_tool_call(f"edit line {n}", "ok", is_error=False),
+            make_tool_call("pytest -q", f"{60 - n} failed, {n} passed", is_error=True),
         )
     ]
 
@@ -151,7 +161,10 @@ def test_ids_and_times_around_a_result_do_not_hide_a_repeat(template: str) -> No
     results = [template.format(n=n, uuid=UUID(int=n + (7 << 100))) for n in range(3)]
     assert len(set(results)) == 3
 
-    steps = [tool(result=result, result_hash=f"hash {n}", args_hash="a") for n, result in enumerate(results)]
+    steps = [
+        make_tool_call(result=result, result_hash=f"hash {n}", args_hash="a")
+        for n, result in enumerate(results)
+    ]
 
     assert "doom_loop" in find_kinds(*steps)
 
@@ -159,7 +172,8 @@ def test_ids_and_times_around_a_result_do_not_hide_a_repeat(template: str) -> No
 def test_ids_inside_arguments_do_not_hide_a_repeat() -> None:
     """B83: an id that is new in each call does not change what the call requests."""
     calls = [
-        tool(f'{{"call_id": "call_Ab{n}", "q": "bees"}}', args_hash=str(n), result_hash="r") for n in range(3)
+        make_tool_call(f'{{"call_id": "call_Ab{n}", "q": "bees"}}', args_hash=str(n), result_hash="r")
+        for n in range(3)
     ]
 
     assert "doom_loop" in find_kinds(*calls)
@@ -167,79 +181,98 @@ def test_ids_inside_arguments_do_not_hide_a_repeat() -> None:
 
 @pytest.mark.parametrize("template", ["{n} %", '{{"page": {n}}}', "row {n}", "Elapsed tests: {n} of 9"])
 def test_meaningful_change_makes_a_different_result(template: str) -> None:
-    """B83: a number or text that changes for a reason is a different result."""
-    assert find_kinds(*(tool("poll", template.format(n=n)) for n in range(8))) == {}
+    """B83: a meaningful change of a number or text makes a different result."""
+    assert find_kinds(*(make_tool_call("poll", template.format(n=n)) for n in range(8))) == {}
 
 
 @pytest.mark.parametrize(("sleep", "kinds"), [("sleep 30", set()), ("sleep 5", {"zero_progress"})])
 def test_run_without_times_counts_the_sleep_commands(sleep: str, kinds: set[str]) -> None:
-    polls = [tool(json.dumps({"command": f"{sleep}; cat f"}), "the same", name="bash") for _ in range(30)]
+    polls = [
+        make_tool_call(json.dumps({"command": f"{sleep}; cat f"}), "the same", name="bash") for _ in range(30)
+    ]
 
     assert set(find_kinds(*polls)) == kinds
 
 
 def test_recorded_hash_decides_for_truncated_text() -> None:
-    """B83: the truncated text says nothing about the rest, wherever it was cut."""
-    long, short = "x" * 280 + " … " + "y" * 120, "x" * 80
+    """B83: the truncated text says nothing about the part that was cut, wherever the cut is."""
+    long_excerpt, short_excerpt = "x" * 280 + " … " + "y" * 120, "x" * 80
 
-    for excerpt in (long, short):
-        differ = [tool(result=excerpt, args_hash="a", result_hash=str(n)) for n in range(8)]
-        assert find_kinds(*differ) == {}
-        assert "doom_loop" in find_kinds(*[tool(result=excerpt, args_hash="a", result_hash="r")] * 3)
+    for excerpt in (long_excerpt, short_excerpt):
+        calls = [make_tool_call(result=excerpt, args_hash="a", result_hash=str(n)) for n in range(8)]
+        assert find_kinds(*calls) == {}
+        assert "doom_loop" in find_kinds(
+            *[make_tool_call(result=excerpt, args_hash="a", result_hash="r")] * 3
+        )
 
 
 # -- provider errors -----------------------------------------------------------------------------------
 
 
 def test_consecutive_llm_errors_are_a_provider_failure() -> None:
-    """B34: they are not a loop or an error of the agent, and end with the first answer."""
-    failed = llm(is_error=True, result_excerpt="litellm.RateLimitError: 429")
+    """B34: such errors are not a loop or an error of the agent, and end with the first answer."""
+    failed_call = make_llm_call(is_error=True, result_excerpt="litellm.RateLimitError: 429")
 
-    assert find_kinds(llm(), failed, failed, llm()) == {}
-    assert find_kinds(llm(), failed, failed, failed, llm()) == {"provider_failure": "medium"}
+    assert find_kinds(make_llm_call(), failed_call, failed_call, make_llm_call()) == {}
+    assert find_kinds(make_llm_call(), failed_call, failed_call, failed_call, make_llm_call()) == {
+        "provider_failure": "medium"
+    }
 
 
 @pytest.mark.parametrize(
     "last",
     [
-        llm(is_error=True, err_sig="5c1f"),
-        llm(is_error=True, result_excerpt="Connection error."),
-        llm(is_error=None, result_excerpt="litellm.RateLimitError: slow down"),
-        llm(is_error=None, result_excerpt="Error code: 529 - {'type': 'overloaded_error'}"),
+        make_llm_call(is_error=True, err_sig="5c1f"),
+        make_llm_call(is_error=True, result_excerpt="Connection error."),
+        make_llm_call(is_error=None, result_excerpt="litellm.RateLimitError: slow down"),
+        make_llm_call(is_error=None, result_excerpt="Error code: 529 - {'type': 'overloaded_error'}"),
     ],
 )
 def test_run_that_ends_with_a_failed_llm_call_has_a_provider_failure(last: dict[str, Any]) -> None:
     """B34: the client had already retried for minutes before it gave up."""
-    assert find_kinds(llm(), tool(), last) == {"provider_failure": "medium"}
-    assert find_kinds(llm(), tool(), last, llm(), tool("next", "b")) == {}
+    assert find_kinds(make_llm_call(), make_tool_call(), last) == {"provider_failure": "medium"}
+    assert (
+        find_kinds(make_llm_call(), make_tool_call(), last, make_llm_call(), make_tool_call("next", "b"))
+        == {}
+    )
 
 
 def test_context_overflow_is_not_a_provider_failure() -> None:
     """B34: the agent itself causes an overflow."""
-    overflow = llm(is_error=True, result_excerpt="BadRequestError: prompt is too long: 210000 tokens")
+    overflow_call = make_llm_call(
+        is_error=True, result_excerpt="BadRequestError: prompt is too long: 210000 tokens"
+    )
 
-    assert find_kinds(llm(), tool(), overflow) == {"context_exhausted": "medium"}
+    assert find_kinds(make_llm_call(), make_tool_call(), overflow_call) == {"context_exhausted": "medium"}
 
 
 def test_answer_mentioning_errors_is_not_an_error() -> None:
-    assert find_kinds(llm(result_excerpt="litellm.RateLimitError is raised at 429")) == {}
+    assert find_kinds(make_llm_call(result_excerpt="litellm.RateLimitError is raised at 429")) == {}
 
 
 # -- missing and unusual fields --------------------------------------------------------------------------
 
 
 def test_silence_is_measured_only_between_recorded_times() -> None:
-    assert find_kinds(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=1000)) == {"stall": "medium"}
-    assert find_kinds(*(tool(f"{n}", f"{n}") for n in range(2000))) == {}
+    assert find_kinds(
+        make_tool_call(t=0), make_tool_call("b", "b", t=None), make_tool_call("c", "c", t=1000)
+    ) == {"stall": "medium"}
+    assert find_kinds(*(make_tool_call(f"{n}", f"{n}") for n in range(2000))) == {}
 
 
-@pytest.mark.parametrize("t", [float("nan"), float("inf"), True, "12", [], 10**400])
-def test_invalid_time_is_ignored(t: object) -> None:
-    assert find_kinds(tool(t=0), tool("b", "b", t=t), tool("c", "c", t=60)) == {}
+@pytest.mark.parametrize("time", [float("nan"), float("inf"), True, "12", [], 10**400])
+def test_invalid_time_is_ignored(time: object) -> None:
+    assert (
+        find_kinds(make_tool_call(t=0), make_tool_call("b", "b", t=time), make_tool_call("c", "c", t=60))
+        == {}
+    )
 
 
 def test_times_that_go_back_are_not_silence() -> None:
-    assert find_kinds(tool(t=1e9), tool("b", "b", t=0), tool("c", "c", t=1e9 + 60)) == {}
+    assert (
+        find_kinds(make_tool_call(t=1e9), make_tool_call("b", "b", t=0), make_tool_call("c", "c", t=1e9 + 60))
+        == {}
+    )
 
 
 def test_step_of_unknown_kind_is_activity_but_not_a_call() -> None:
@@ -275,10 +308,10 @@ _STEP = st.fixed_dictionaries(
 @given(
     steps=st.lists(_STEP, max_size=4),
     times=st.integers(1, 6),
-    more=st.dictionaries(st.text(max_size=8), _JSON),
+    fields=st.dictionaries(st.text(max_size=8), _JSON),
 )
-def test_any_record_is_evaluated(steps: list[dict[str, Any]], times: int, more: dict[str, Any]) -> None:
-    result = evaluate_run({**more, "steps": steps * times}, SETTINGS)
+def test_any_record_is_evaluated(steps: list[dict[str, Any]], times: int, fields: dict[str, Any]) -> None:
+    result = evaluate_run({**fields, "steps": steps * times}, SETTINGS)
 
     ranks: dict[str, int] = {}
     for finding in result["findings"]:

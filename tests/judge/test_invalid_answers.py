@@ -15,7 +15,7 @@ from queenright.judge.rules_model import DISMISS, EMIT, NOTIFY, SUMMARY, RulesMo
 from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message
-from tests.judge.conftest import JudgedFleet, TalkingModel, call
+from tests.judge.conftest import JudgedFleet, TalkingModel, reply_with_call
 from tests.judge.test_metered_model import MeteredFixture
 from tests.waiting import until
 
@@ -44,7 +44,7 @@ class ScriptedModel:
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedModel:
+def scripted_model(monkeypatch: pytest.MonkeyPatch) -> ScriptedModel:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -103,10 +103,14 @@ async def notify_tickets_for(fleet: JudgedFleet, agents: Sequence[str]) -> None:
     ],
 )
 async def test_queen_model_with_invalid_arguments_gets_three_calls_for_six_tickets(
-    fleet: JudgedFleet, scripted: ScriptedModel, caplog: pytest.LogCaptureFixture, tool: str, arguments: str
+    fleet: JudgedFleet,
+    scripted_model: ScriptedModel,
+    caplog: pytest.LogCaptureFixture,
+    tool: str,
+    arguments: str,
 ) -> None:
     """B130: no ticket waits for the bypass timeout; log and metric show that the rules replace the model."""
-    scripted.tool, scripted.arguments = tool, arguments
+    scripted_model.tool, scripted_model.arguments = tool, arguments
     use_scripted_model(fleet)
     await fleet.start()
 
@@ -115,7 +119,7 @@ async def test_queen_model_with_invalid_arguments_gets_three_calls_for_six_ticke
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     assert not any(ticket.untriaged for ticket in tickets)
-    assert scripted.calls == 3
+    assert scripted_model.calls == 3
     assert fleet.get_metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
     assert "scripted/one" in caplog.text
     [replacement] = fleet.judging.replacements()
@@ -123,25 +127,25 @@ async def test_queen_model_with_invalid_arguments_gets_three_calls_for_six_ticke
 
 
 async def test_queen_model_with_invalid_arguments_is_called_again_after_its_rest(
-    fleet: JudgedFleet, scripted: ScriptedModel
+    fleet: JudgedFleet, scripted_model: ScriptedModel
 ) -> None:
     """B130: the model gets one more call after each rest, until an answer is valid."""
     use_scripted_model(fleet)
     await fleet.start()
     await notify_tickets_for(fleet, ["first"])
-    calls_before_rest = scripted.calls
+    calls_before_rest = scripted_model.calls
     await fleet.pass_time(301)
 
     await notify_tickets_for(fleet, ["second"])
-    calls_after_rest = scripted.calls
+    calls_after_rest = scripted_model.calls
     await notify_tickets_for(fleet, ["third"])
 
-    assert (calls_before_rest, calls_after_rest, scripted.calls) == (3, 4, 4)
+    assert (calls_before_rest, calls_after_rest, scripted_model.calls) == (3, 4, 4)
 
 
 async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(fleet: JudgedFleet) -> None:
     """B130: a model that only makes queries decides nothing; binding tickets are passed on at once."""
-    model = TalkingModel(lambda messages, tools: call(SUMMARY))
+    model = TalkingModel(lambda messages, tools: reply_with_call(SUMMARY))
     fleet.queen_model = model
     await fleet.start()
     started_at = fleet.time.now
@@ -157,28 +161,28 @@ async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(fleet:
 
 async def test_model_that_only_queries_is_replaced_by_the_rules(fleet: JudgedFleet) -> None:
     """B130: a visit without a decision counts as an invalid answer."""
-    model = TalkingModel(lambda messages, tools: call(SUMMARY))
-    metered = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
-    fleet.queen_model = metered.model
+    model = TalkingModel(lambda messages, tools: reply_with_call(SUMMARY))
+    metered_model = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = metered_model.model
     await fleet.start()
 
     await open_tickets_for(fleet, AGENTS)
 
-    assert metered.model.fallback_reason == "invalid"
+    assert metered_model.model.fallback_reason == "invalid"
     assert len(model.conversations) <= 3 * 8
 
 
 async def test_judge_model_with_invalid_tickets_is_replaced_by_the_rules(fleet: JudgedFleet) -> None:
     """B130: this applies to the judge's model, too; the rules write the tickets from the start."""
-    model = TalkingModel(lambda messages, tools: call(EMIT, ticket_json="{}"))
-    metered = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
-    fleet.judge_model = metered.model
+    model = TalkingModel(lambda messages, tools: reply_with_call(EMIT, ticket_json="{}"))
+    metered_model = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.judge_model = metered_model.model
     await fleet.start()
 
     await open_tickets_for(fleet, AGENTS)
 
     assert {ticket.severity.value for ticket in fleet.tickets.open_tickets()} == {"critical"}
-    assert metered.model.fallback_reason == "invalid"
+    assert metered_model.model.fallback_reason == "invalid"
     assert len(model.conversations) <= 4
 
 
@@ -188,8 +192,8 @@ async def test_failing_queen_model_is_replaced_by_the_rules_within_seconds(fleet
     def raise_error(messages: Sequence[Message], tools: object) -> Any:
         raise ConnectionError("refused")
 
-    metered = MeteredFixture(TalkingModel(raise_error), stand_in=RulesModel(), time=fleet.time)
-    fleet.queen_model = metered.model
+    metered_model = MeteredFixture(TalkingModel(raise_error), stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = metered_model.model
     await fleet.start()
     await open_tickets_for(fleet, ["agent"])
 

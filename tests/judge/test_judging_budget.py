@@ -33,17 +33,17 @@ payments = st.lists(
 )
 
 
-def budget(time: FakeTime, file: Path | None = None, **limits: Any) -> ModelBudget:
+def make_budget(time: FakeTime, file: Path | None = None, **limits: Any) -> ModelBudget:
     return ModelBudget(BudgetSettings(**{**NO_LIMIT, **limits}), clock=time, file=file)
 
 
-async def charge(model_budget: ModelBudget, role: str, dollars: float, tokens: int) -> None:
+async def charge_call(model_budget: ModelBudget, role: str, dollars: float, tokens: int) -> None:
     """Charge a call without an estimate."""
-    reservation = await reserve(model_budget, role=role, force=True)
+    reservation = await reserve_call(model_budget, role=role, force=True)
     await model_budget.settle(reservation, Cost(dollars, tokens))
 
 
-async def reserve(
+async def reserve_call(
     model_budget: ModelBudget, *, role: str = "judge", force: bool = False, **cost: Any
 ) -> Reservation:
     reservation = await model_budget.reserve(role, Estimate(call=Cost(**cost)), force=force)
@@ -57,13 +57,13 @@ def test_budget_counts_the_window_plus_five_minutes(
 ) -> None:
     spending = Spending()
     calls.sort(key=lambda payment: payment[0])
-    for at, role, dollars, tokens in calls:
-        spending.add(role, at, dollars, tokens)
+    for time, role, dollars, tokens in calls:
+        spending.add(role, time, dollars, tokens)
     now = (calls[-1][0] if calls else 0.0) + delay
 
     for seconds, window in ((HOUR, "hour"), (DAY, "day")):
-        at_least = sum(t for at, _, _, t in calls if at > now - seconds)
-        at_most = sum(t for at, _, _, t in calls if at > now - seconds - SLOT)
+        at_least = sum(call_tokens for time, _, _, call_tokens in calls if time > now - seconds)
+        at_most = sum(call_tokens for time, _, _, call_tokens in calls if time > now - seconds - SLOT)
         assert at_least <= spending.sum_window(window, "tokens", now) <= at_most  # type: ignore[arg-type]
     assert spending.sum_window("day", "tokens", now) == sum(
         spending.sum_window("day", "tokens", now, role) for role in ("judge", "queen")
@@ -73,35 +73,35 @@ def test_budget_counts_the_window_plus_five_minutes(
 @given(payments)
 def test_spending_record_round_trips(calls: list[tuple[float, str, float, int]]) -> None:
     spending = Spending()
-    for at, role, dollars, tokens in sorted(calls):
-        spending.add(role, at, dollars, tokens)
+    for time, role, dollars, tokens in sorted(calls):
+        spending.add(role, time, dollars, tokens)
 
-    restored = Spending(json.loads(json.dumps(spending.rows())))
+    restored_spending = Spending(json.loads(json.dumps(spending.rows())))
 
-    assert restored.rows() == spending.rows()
+    assert restored_spending.rows() == spending.rows()
     assert len(spending.rows()) <= 2 * (DAY / SLOT + 1)
 
 
 async def test_limit_is_reached_by_spending_and_ends_with_its_window() -> None:
     time = FakeTime()
-    model_budget = budget(time, dollars_per_day=10)
+    model_budget = make_budget(time, dollars_per_day=10)
 
-    await charge(model_budget, "judge", 0.6, 100)
+    await charge_call(model_budget, "judge", 0.6, 100)
     before_limit = model_budget.find_exceeded_limit()
-    await charge(model_budget, "queen", 0.4, 100)
-    exceeded = model_budget.find_exceeded_limit()
+    await charge_call(model_budget, "queen", 0.4, 100)
+    exceeded_limit = model_budget.find_exceeded_limit()
     time.now += HOUR + SLOT
 
     assert before_limit is None
-    assert all(part in str(exceeded) for part in ("judging.budget", "1.00 $", "hour"))
+    assert all(part in str(exceeded_limit) for part in ("judging.budget", "1.00 $", "hour"))
     assert model_budget.find_exceeded_limit() is None
     assert model_budget.sum_spending("day", "dollars", "queen") == pytest.approx(0.4)
 
 
 async def test_exceeded_limit_with_the_longest_window_is_named() -> None:
-    model_budget = budget(FakeTime(), dollars_per_day=10, tokens_per_day=5_000)
+    model_budget = make_budget(FakeTime(), dollars_per_day=10, tokens_per_day=5_000)
 
-    await charge(model_budget, "judge", 2.0, 6_000)
+    await charge_call(model_budget, "judge", 2.0, 6_000)
 
     assert all(
         part in str(model_budget.find_exceeded_limit())
@@ -110,25 +110,25 @@ async def test_exceeded_limit_with_the_longest_window_is_named() -> None:
 
 
 async def test_model_without_a_price_is_limited_by_tokens() -> None:
-    model_budget = budget(FakeTime(), dollars_per_day=10, tokens_per_day=10_000)
+    model_budget = make_budget(FakeTime(), dollars_per_day=10, tokens_per_day=10_000)
 
-    await charge(model_budget, "judge", 0.0, 1_000)
+    await charge_call(model_budget, "judge", 0.0, 1_000)
 
-    exceeded = model_budget.find_exceeded_limit()
-    assert exceeded is not None
-    assert (exceeded.unit, exceeded.window) == ("tokens", "hour")
+    exceeded_limit = model_budget.find_exceeded_limit()
+    assert exceeded_limit is not None
+    assert (exceeded_limit.unit, exceeded_limit.window) == ("tokens", "hour")
 
 
 async def test_spending_survives_a_restart(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
-    await charge(budget(time, file), "judge", 0.7, 10)
-    await charge(budget(time, file), "queen", 0.5, 20)
+    await charge_call(make_budget(time, file), "judge", 0.7, 10)
+    await charge_call(make_budget(time, file), "queen", 0.5, 20)
 
-    restarted = budget(time, file, dollars_per_day=1)
+    restarted_budget = make_budget(time, file, dollars_per_day=1)
 
-    assert restarted.find_exceeded_limit() is not None
-    assert restarted.sum_spending("day", "dollars", "queen") == 0.5
-    assert restarted.sum_spending("hour", "tokens") == 30
+    assert restarted_budget.find_exceeded_limit() is not None
+    assert restarted_budget.sum_spending("day", "dollars", "queen") == 0.5
+    assert restarted_budget.sum_spending("hour", "tokens") == 30
     assert file.stat().st_mode & 0o077 == 0
 
 
@@ -142,16 +142,16 @@ from queenright.judge.settings import BudgetSettings
 
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
-    purse = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    model_budget = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
     for _ in range(3):
-        await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
+        await model_budget.settle(await model_budget.reserve("judge", Estimate()), Cost(0.25, 100))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
 """
     result = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
 
-    model_budget = budget(FakeTime(), tmp_path / BUDGET_FILE)
+    model_budget = make_budget(FakeTime(), tmp_path / BUDGET_FILE)
 
     assert result.returncode == -signal.SIGKILL
     assert (model_budget.sum_spending("hour", "dollars"), model_budget.sum_spending("hour", "tokens")) == (
@@ -164,9 +164,9 @@ asyncio.run(main())
 
 
 async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None:
-    model_budget = budget(FakeTime(), dollars_per_day=10)
+    model_budget = make_budget(FakeTime(), dollars_per_day=10)
 
-    reservation = await reserve(model_budget, dollars=0.4, tokens=900)
+    reservation = await reserve_call(model_budget, dollars=0.4, tokens=900)
     during_call = (
         model_budget.sum_spending("hour", "dollars"),
         model_budget.sum_spending("hour", "tokens", "judge"),
@@ -182,16 +182,16 @@ async def test_reserved_amount_counts_as_spent_until_the_cost_is_known() -> None
 
 
 async def test_call_above_the_remaining_budget_is_rejected_and_a_smaller_one_allowed() -> None:
-    model_budget = budget(FakeTime(), dollars_per_day=10)
-    await charge(model_budget, "judge", 0.9, 10)
+    model_budget = make_budget(FakeTime(), dollars_per_day=10)
+    await charge_call(model_budget, "judge", 0.9, 10)
 
-    refused = await model_budget.reserve("queen", Estimate(call=Cost(0.2, 10)))
-    all_spent = {(window, unit): spent for window, unit, spent in model_budget.all_spent()}
-    exceeded = model_budget.find_exceeded_limit()
-    reservation = await reserve(model_budget, dollars=0.05)
+    refusal = await model_budget.reserve("queen", Estimate(call=Cost(0.2, 10)))
+    all_spent = {(window, unit): used_share for window, unit, used_share in model_budget.all_spent()}
+    exceeded_limit = model_budget.find_exceeded_limit()
+    reservation = await reserve_call(model_budget, dollars=0.05)
 
-    assert str(refused) == str(exceeded)
-    assert all(part in str(refused) for part in ("judging.budget", "1.00 $", "0.90 $", "0.2000 $"))
+    assert str(refusal) == str(exceeded_limit)
+    assert all(part in str(refusal) for part in ("judging.budget", "1.00 $", "0.90 $", "0.2000 $"))
     assert all_spent["hour", "dollars"] == 1
     assert model_budget.find_exceeded_limit() is None
     assert reservation.role == "judge"
@@ -204,28 +204,28 @@ async def test_call_above_the_remaining_budget_is_rejected_and_a_smaller_one_all
 def test_concurrent_calls_exceed_the_limit_only_by_estimate_errors(
     calls: list[tuple[int, int]], limit: int
 ) -> None:
-    async def main() -> tuple[float, int]:
-        model_budget = budget(FakeTime(), tokens_per_day=10 * limit)
+    async def make_calls() -> tuple[float, int]:
+        model_budget = make_budget(FakeTime(), tokens_per_day=10 * limit)
         errors = 0
 
-        async def ask(estimated: int, real: int) -> None:
+        async def make_call(estimated_tokens: int, actual_tokens: int) -> None:
             nonlocal errors
-            reservation = await model_budget.reserve("judge", Estimate(call=Cost(0.0, estimated)))
+            reservation = await model_budget.reserve("judge", Estimate(call=Cost(0.0, estimated_tokens)))
             await asyncio.sleep(0)
             if isinstance(reservation, Reservation):
-                errors += max(0, real - estimated)
-                await model_budget.settle(reservation, Cost(0.0, real))
+                errors += max(0, actual_tokens - estimated_tokens)
+                await model_budget.settle(reservation, Cost(0.0, actual_tokens))
 
-        await asyncio.gather(*(ask(*call) for call in calls))
+        await asyncio.gather(*(make_call(*call) for call in calls))
         return model_budget.sum_spending("hour", "tokens"), errors
 
-    spent, errors = asyncio.run(main())
+    spent_tokens, errors = asyncio.run(make_calls())
 
-    assert spent <= limit + errors
+    assert spent_tokens <= limit + errors
 
 
 async def test_call_without_an_answer_costs_its_input() -> None:
-    model_budget = budget(FakeTime())
+    model_budget = make_budget(FakeTime())
     reservation = await model_budget.reserve("judge", Estimate(Cost(0.03, 1_000), Cost(0.06, 3_000)))
     assert isinstance(reservation, Reservation)
 
@@ -240,13 +240,13 @@ async def test_call_without_an_answer_costs_its_input() -> None:
 @pytest.mark.parametrize("dollars", [float("nan"), float("inf"), -1.0])
 async def test_missing_cost_counts_as_the_reserved_amount(dollars: float, tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
-    model_budget = budget(time, file)
+    model_budget = make_budget(time, file)
 
-    await model_budget.settle(await reserve(model_budget, dollars=0.5, tokens=7), Cost(dollars, 10))
+    await model_budget.settle(await reserve_call(model_budget, dollars=0.5, tokens=7), Cost(dollars, 10))
 
     assert (
         model_budget.sum_spending("hour", "dollars")
-        == budget(time, file).sum_spending("hour", "dollars")
+        == make_budget(time, file).sum_spending("hour", "dollars")
         == 0.5
     )
 
@@ -261,16 +261,16 @@ from queenright.judge.settings import BudgetSettings
 
 async def main():
     file = Path({str(tmp_path / BUDGET_FILE)!r})
-    purse = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
-    await purse.settle(await purse.reserve("judge", Estimate()), Cost(0.25, 100))
-    await purse.reserve("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
+    model_budget = ModelBudget(BudgetSettings(), clock=lambda: 1_800_000_000.0, file=file)
+    await model_budget.settle(await model_budget.reserve("judge", Estimate()), Cost(0.25, 100))
+    await model_budget.reserve("queen", Estimate(Cost(0.1, 50), Cost(0.5, 300)))
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
 """
     result = subprocess.run([sys.executable, "-c", program], check=False, timeout=60)
 
-    model_budget = budget(FakeTime(), tmp_path / BUDGET_FILE)
+    model_budget = make_budget(FakeTime(), tmp_path / BUDGET_FILE)
 
     assert result.returncode == -signal.SIGKILL
     assert model_budget.sum_spending("hour", "dollars", "queen") == 0.5
@@ -282,21 +282,21 @@ asyncio.run(main())
 
 async def test_late_settlement_keeps_the_charges_made_in_between(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
-    model_budget = budget(time, file)
-    reservation = await reserve(model_budget, tokens=1_000)
+    model_budget = make_budget(time, file)
+    reservation = await reserve_call(model_budget, tokens=1_000)
     time.now += 2 * SLOT
 
-    await charge(model_budget, "queen", 0.0, 5)
-    during_call = budget(time, file).sum_spending("hour", "tokens")
+    await charge_call(model_budget, "queen", 0.0, 5)
+    tokens_during_call = make_budget(time, file).sum_spending("hour", "tokens")
     await model_budget.settle(reservation, Cost(0.0, 10))
 
-    assert during_call == 1_005
-    assert budget(time, file).sum_spending("hour", "tokens") == 15
+    assert tokens_during_call == 1_005
+    assert make_budget(time, file).sum_spending("hour", "tokens") == 15
 
 
 async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
-    model_budget = budget(FakeTime(), tmp_path / BUDGET_FILE)
-    task = asyncio.create_task(reserve(model_budget, tokens=1_000))
+    model_budget = make_budget(FakeTime(), tmp_path / BUDGET_FILE)
+    task = asyncio.create_task(reserve_call(model_budget, tokens=1_000))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -305,11 +305,11 @@ async def test_cancelled_caller_reserves_nothing(tmp_path: Path) -> None:
 
 
 async def test_failed_caller_reserves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model_budget = budget(FakeTime(), tmp_path / BUDGET_FILE)
+    model_budget = make_budget(FakeTime(), tmp_path / BUDGET_FILE)
     monkeypatch.setattr(Disk, "run", AsyncMock(side_effect=RuntimeError("can't start new thread")))
 
     with pytest.raises(RuntimeError, match="new thread"):
-        await reserve(model_budget, tokens=1_000)
+        await reserve_call(model_budget, tokens=1_000)
 
     assert model_budget.sum_spending("hour", "tokens") == 0
 
@@ -324,7 +324,7 @@ def test_damaged_file_is_moved_aside_and_logged(
     file = tmp_path / BUDGET_FILE
     file.write_bytes(content)
 
-    model_budget = budget(FakeTime(), file, dollars_per_day=10)
+    model_budget = make_budget(FakeTime(), file, dollars_per_day=10)
 
     assert model_budget.find_exceeded_limit() is None
     assert not file.exists()
@@ -336,9 +336,9 @@ async def test_failing_disk_is_logged_and_spending_still_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "full").write_text("no folder")
-    model_budget = budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_day=10)
+    model_budget = make_budget(FakeTime(), tmp_path / "full" / BUDGET_FILE, dollars_per_day=10)
 
-    await charge(model_budget, "judge", 1.5, 10)
+    await charge_call(model_budget, "judge", 1.5, 10)
 
     assert model_budget.find_exceeded_limit() is not None
     assert "a restart loses it" in caplog.text
@@ -346,23 +346,23 @@ async def test_failing_disk_is_logged_and_spending_still_counts(
 
 async def test_concurrent_answers_are_all_recorded(tmp_path: Path) -> None:
     time, file = FakeTime(), tmp_path / BUDGET_FILE
-    model_budget = budget(time, file)
+    model_budget = make_budget(time, file)
 
-    await asyncio.gather(*(charge(model_budget, "judge", 0.0, 1) for _ in range(20)))
+    await asyncio.gather(*(charge_call(model_budget, "judge", 0.0, 1) for _ in range(20)))
 
-    assert budget(time, file).sum_spending("hour", "tokens") == 20
+    assert make_budget(time, file).sum_spending("hour", "tokens") == 20
 
 
 async def test_free_calls_are_not_recorded(tmp_path: Path) -> None:
-    await charge(budget(FakeTime(), tmp_path / BUDGET_FILE), "judge", 0.0, 0)
+    await charge_call(make_budget(FakeTime(), tmp_path / BUDGET_FILE), "judge", 0.0, 0)
 
     assert not (tmp_path / BUDGET_FILE).exists()
 
 
 async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
     time = FakeTime()
-    model_budget = budget(time, dollars_per_day=10)
-    await charge(model_budget, "judge", 5.0, 10)
+    model_budget = make_budget(time, dollars_per_day=10)
+    await charge_call(model_budget, "judge", 5.0, 10)
 
     time.now -= 2 * DAY
 
@@ -371,9 +371,9 @@ async def test_clock_set_back_does_not_keep_the_budget_spent() -> None:
 
 async def test_limits_and_spending_are_metrics() -> None:
     time, registry = FakeTime(), CollectorRegistry()
-    model_budget = budget(time, dollars_per_day=10)
+    model_budget = make_budget(time, dollars_per_day=10)
     JudgeMetrics(registry, dict).watch(model_budget)
-    await charge(model_budget, "judge", 0.25, 100)
+    await charge_call(model_budget, "judge", 0.25, 100)
 
     def read_metric(name: str, window: str, unit: str) -> float | None:
         labels = {"window": window, "unit": unit}

@@ -8,7 +8,7 @@ from queenright.judge.redacting_model import MaskedStream
 from tests.instrumentation.test_redaction import SECRETS
 from tests.instrumentation.test_redaction_shapes import SHAPES
 
-STATED = [
+SECRET_SENTENCES = [
     "The password is correct horse battery staple, and it works.",
     "the api key for the hive is\nAbc123def",
     "password:\n\n  hunter2 is it",
@@ -24,25 +24,25 @@ STATED = [
 ]
 
 
-def stream(text: str, size: int = 1) -> list[str]:
+def stream_text(text: str, size: int = 1) -> list[str]:
     output: list[str] = []
-    masked = MaskedStream(output.append)
+    masked_stream = MaskedStream(output.append)
     for start in range(0, len(text), size):
-        masked.add(text[start : start + size])
+        masked_stream.add(text[start : start + size])
     return output
 
 
 @pytest.mark.parametrize(
-    "text", [*(around.format(secret) for around, secret in SECRETS), *SHAPES.values(), *STATED]
+    "text", [*(template.format(secret) for template, secret in SECRETS), *SHAPES.values(), *SECRET_SENTENCES]
 )
 @pytest.mark.parametrize("prefix", ["", "I looked at it. ", "What was set is\n"])
 def test_streamed_text_keeps_its_masks(text: str, prefix: str) -> None:
     full_text = f"{prefix}{text}. That is all, and more follows.\nThe end"
-    masked = str(sanitise(full_text))
+    masked_text = str(sanitise(full_text))
 
-    assert masked.endswith("The end")
+    assert masked_text.endswith("The end")
     for size in (1, 7):
-        assert masked.startswith("".join(stream(full_text, size)))
+        assert masked_text.startswith("".join(stream_text(full_text, size)))
 
 
 def test_longer_mask_does_not_cut_the_beginning() -> None:
@@ -50,17 +50,22 @@ def test_longer_mask_does_not_cut_the_beginning() -> None:
 
 
 def test_text_is_streamed_word_by_word() -> None:
-    assert stream("It repeats one call. ") == ["It ", "repeats ", "one ", "call. "]
+    assert stream_text("It repeats one call. ") == ["It ", "repeats ", "one ", "call. "]
 
 
 def test_sentence_that_names_a_secret_is_streamed_whole() -> None:
-    assert stream("It used the token budget. It stops. ")[:4] == ["It ", "used ", "the ", "token budget. "]
+    assert stream_text("It used the token budget. It stops. ")[:4] == [
+        "It ",
+        "used ",
+        "the ",
+        "token budget. ",
+    ]
 
 
 def test_hidden_value_of_several_words_is_masked() -> None:
     hide(["nine wild queens of the comb"])
 
-    output = "".join(stream("These are nine wild queens of the comb, and that is all. "))
+    output = "".join(stream_text("These are nine wild queens of the comb, and that is all. "))
 
     assert output == f"These are {MASK}, and that is all. "
 
@@ -68,4 +73,4 @@ def test_hidden_value_of_several_words_is_masked() -> None:
 def test_letter_by_letter_input_is_not_slow() -> None:
     text = "The worker repeats the same call with the same result again and again. " * 60
 
-    assert "".join(stream(text)) == text
+    assert "".join(stream_text(text)) == text

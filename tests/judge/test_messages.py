@@ -22,18 +22,18 @@ def test_message_states_that_the_worker_is_unknown() -> None:
 
 def test_message_has_the_trend_or_states_that_this_is_the_first_check() -> None:
     first = check_message(0.0, {"agent_id": "bee"}, SUMMARY, None)
-    later = check_message(0.0, {"agent_id": "bee"}, SUMMARY, {"minutes_ago": 2.0})
+    later_message = check_message(0.0, {"agent_id": "bee"}, SUMMARY, {"minutes_ago": 2.0})
 
     assert unquote("trend", first) is None
     assert "This is its first check." in first
-    assert unquote("trend", later) == {"minutes_ago": 2.0}
-    assert unquote("check", later) == {"agent_id": "bee"}
+    assert unquote("trend", later_message) == {"minutes_ago": 2.0}
+    assert unquote("check", later_message) == {"agent_id": "bee"}
 
 
 def test_models_receive_progress_since_the_onset_of_each_finding() -> None:
     findings = [
-        {"kind": kind, "severity": "medium", "evidence": "", "since": since}
-        for kind, since in (("stall", 900.0), ("doom_loop", 700.0), ("checkpoint_stale", 700.0))
+        {"kind": kind, "severity": "medium", "evidence": "", "since": onset}
+        for kind, onset in (("stall", 900.0), ("doom_loop", 700.0), ("checkpoint_stale", 700.0))
     ]
     summary = {"agent_id": "bee", "findings": findings, "last_progress": 800.0, "last_checkpoint": 700.0}
 

@@ -9,16 +9,16 @@ FAILED, ANSWERED = True, False
 
 
 def record_calls(
-    calls: list[bool], *, every: float = 60.0, failures: int = 3
+    calls: list[bool], *, seconds_between: float = 60.0, failures: int = 3
 ) -> tuple[ModelBackoff, FakeTime, int]:
     """Record calls until the first suspension; return the backoff, the clock and the number of calls."""
     time = FakeTime()
     backoff = ModelBackoff(failures, 300, time)
-    for count, failed in enumerate(calls):
+    for count, has_failed in enumerate(calls):
         if backoff.reason:
             return backoff, time, count
-        time.now += every
-        if failed:
+        time.now += seconds_between
+        if has_failed:
             backoff.note_failure("timeout")
         else:
             backoff.note_reply()
@@ -43,7 +43,7 @@ def test_model_failing_a_third_of_its_calls_is_not_suspended() -> None:
 
 
 def test_failures_of_an_hour_ago_are_forgotten() -> None:
-    backoff, _, calls = record_calls([FAILED, FAILED, ANSWERED] * 20, every=WINDOW / 5)
+    backoff, _, calls = record_calls([FAILED, FAILED, ANSWERED] * 20, seconds_between=WINDOW / 5)
 
     assert backoff.reason is None
     assert calls == 60

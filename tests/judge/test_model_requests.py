@@ -39,9 +39,9 @@ def litellm() -> Any:
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenAIServer]:
     monkeypatch.setenv("OPENAI_API_KEY", "bees-keep-this-one")
-    async with openai_server(HEALTHY, HEALTHY, HEALTHY) as serving:
-        monkeypatch.setenv("OPENAI_API_BASE", serving.url)
-        yield serving
+    async with openai_server(HEALTHY, HEALTHY, HEALTHY) as model_server:
+        monkeypatch.setenv("OPENAI_API_BASE", model_server.url)
+        yield model_server
 
 
 def use_server_model(fleet: JudgedFleet, **settings: Any) -> None:
@@ -67,7 +67,7 @@ async def request_check(fleet: JudgedFleet, server: OpenAIServer, agent: str, se
     return server.requests[before]
 
 
-def request_prefix(request: Request) -> str:
+def get_prefix(request: Request) -> str:
     """Return the part of a request before the conversation."""
     return json.dumps([request.body["tools"], request.body["messages"][0]])
 
@@ -80,11 +80,11 @@ async def test_requests_about_two_workers_have_the_same_prefix(
 
     first, second = [await request_check(fleet, server, *worker) for worker in WORKERS]
 
-    assert request_prefix(first) == request_prefix(second)
+    assert get_prefix(first) == get_prefix(second)
     assert second.body["messages"][: len(first.body["messages"])] == first.body["messages"]
     assert len(second.body["messages"]) > len(first.body["messages"]) > 1
     assert "bee_one" in json.dumps(first.body["messages"][1])
-    assert not any(name in request_prefix(first) for pair in WORKERS for name in pair)
+    assert not any(name in get_prefix(first) for pair in WORKERS for name in pair)
 
 
 async def test_requests_of_another_process_have_the_same_prefix(
@@ -95,14 +95,14 @@ async def test_requests_of_another_process_have_the_same_prefix(
     first = await request_check(fleet, server, *WORKERS[0])
     time = FakeTime()
     time.now += 86_400
-    (tmp_path / "later").mkdir()  # in a folder of its own, so that no other worker waits
+    (tmp_path / "later").mkdir()  # a separate folder, so that no other worker waits
     later_fleet = JudgedFleet(tmp_path / "later", time, HealthSettings())
     use_server_model(later_fleet)
     await later_fleet.start()
     second = await request_check(later_fleet, server, *WORKERS[1])
     await later_fleet.stop()
 
-    assert request_prefix(first) == request_prefix(second)
+    assert get_prefix(first) == get_prefix(second)
     assert (first.body["tool_choice"], second.body["tool_choice"]) == ("required", "required")
 
 

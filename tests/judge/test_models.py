@@ -25,7 +25,7 @@ TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"
 ignore_deprecations = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
 
 
-class Ticks:
+class TickingClock:
     """A clock that advances one second per call."""
 
     now = 0.0
@@ -53,7 +53,7 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         litellm: Any = importlib.import_module("litellm")
 
-    class Scripted(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
+    class ScriptedProvider(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
         def __init__(self) -> None:
             super().__init__()
             self.requests: list[dict[str, Any]] = []
@@ -69,22 +69,22 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             response.usage = litellm.Usage(prompt_tokens=120, completion_tokens=30, total_tokens=150)
             return response
 
-    scripted = Scripted()
+    scripted_provider = ScriptedProvider()
     monkeypatch.setattr(
-        litellm, "custom_provider_map", [{"provider": "scripted", "custom_handler": scripted}]
+        litellm, "custom_provider_map", [{"provider": "scripted", "custom_handler": scripted_provider}]
     )
     litellm.utils.custom_llm_setup()
-    return scripted
+    return scripted_provider
 
 
 def ask(metrics: JudgeMetrics, **settings: Any) -> Any:
     model = load_model(
-        ModelSettings(model="scripted/one", **settings), "queen", metrics=metrics, monotonic=Ticks()
+        ModelSettings(model="scripted/one", **settings), "queen", metrics=metrics, monotonic=TickingClock()
     )
     return model.complete(CONVERSATION, TOOLS)
 
 
-def tool_call(name: str, arguments: str) -> dict[str, Any]:
+def make_tool_call(name: str, arguments: str) -> dict[str, Any]:
     function = {"name": name, "arguments": arguments}
     return {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
 
@@ -93,7 +93,7 @@ def tool_call(name: str, arguments: str) -> dict[str, Any]:
 async def test_litellm_reply_has_text_and_cost(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
-    provider.replies = [tool_call("look", '{"place": "hive"}')]
+    provider.replies = [make_tool_call("look", '{"place": "hive"}')]
 
     reply = await ask(metrics)
 
@@ -118,7 +118,7 @@ async def test_model_receives_the_conversation_and_the_tools(provider: Any, metr
     [request] = provider.requests
 
     assert reply.text == "fine"
-    assert [m["role"] for m in request["messages"]] == ["system", "user", "assistant", "tool"]
+    assert [message["role"] for message in request["messages"]] == ["system", "user", "assistant", "tool"]
     assert request["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
     assert request["messages"][3]["tool_call_id"] == "c0"
     assert request["optional_params"]["tools"][0]["function"]["name"] == "look"
@@ -132,10 +132,10 @@ async def test_provider_failure_is_not_an_answer_and_its_message_contains_no_key
     key = "sk-" + "a1B2" * 10
     provider.replies = [RuntimeError(f"Incorrect API key provided: {key}")]
 
-    with pytest.raises(ModelError, match=r"scripted/one: .*Incorrect API key") as caught:
+    with pytest.raises(ModelError, match=r"scripted/one: .*Incorrect API key") as error_info:
         await ask(metrics)
 
-    assert key not in str(caught.value)
+    assert key not in str(error_info.value)
     labels = {"role": "queen", "model": "scripted/one"}
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 
@@ -146,9 +146,9 @@ async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: Judg
     texts = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     draft = json.dumps({"severity": "high", **texts})
     provider.replies = [
-        tool_call(SUMMARY, "{}"),
-        tool_call(EMIT, json.dumps({"ticket_json": draft})),
-        tool_call("set_output", '{"health_verdict": "ticket"}'),
+        make_tool_call(SUMMARY, "{}"),
+        make_tool_call(EMIT, json.dumps({"ticket_json": draft})),
+        make_tool_call("set_output", '{"health_verdict": "ticket"}'),
     ]
     fleet.judge_model = load_model(
         ModelSettings(model="scripted/one"), "judge", metrics=JudgeMetrics(CollectorRegistry(), dict)

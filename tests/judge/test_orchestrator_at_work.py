@@ -27,8 +27,8 @@ class AgentProcesses:
     Stands in for the agents' processes and for recovery: records nudges, terminations and recovery requests.
     """
 
-    nudged: list[str] = field(default_factory=list)
-    stopped: list[Target] = field(default_factory=list)
+    nudges: list[str] = field(default_factory=list)
+    stopped_targets: list[Target] = field(default_factory=list)
     recovery_requests: list[Target] = field(default_factory=list)
     accepted: bool = True
     reason: str = ""
@@ -39,13 +39,13 @@ class AgentProcesses:
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> NudgeDelivery:
-        self.nudged.append(message)
+        self.nudges.append(message)
         return NudgeDelivery.INJECTED
 
     async def terminate(
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
-        self.stopped.append(target)
+        self.stopped_targets.append(target)
         return StopResult(is_confirmed=True, checkpoint_id="0000000001-c")
 
     async def request(self, target: Target, reason: str, *, by: str) -> AgentProcesses:
@@ -57,7 +57,7 @@ class AgentProcesses:
 
 
 @dataclass
-class Acting:
+class OrchestratedFleet:
     """A fleet with interventions that the queen decides on."""
 
     fleet: JudgedFleet
@@ -100,23 +100,23 @@ class Acting:
 
 
 @pytest.fixture
-async def acting(fleet: JudgedFleet) -> AsyncIterator[Acting]:
-    acting = Acting(fleet, AgentProcesses())
-    await acting.start()
-    yield acting
-    if acting.service is not None:
-        await acting.service.close()
+async def orchestrated_fleet(fleet: JudgedFleet) -> AsyncIterator[OrchestratedFleet]:
+    orchestrated_fleet = OrchestratedFleet(fleet, AgentProcesses())
+    await orchestrated_fleet.start()
+    yield orchestrated_fleet
+    if orchestrated_fleet.service is not None:
+        await orchestrated_fleet.service.close()
 
 
-async def test_hanging_worker_is_stopped_and_recovered(acting: Acting) -> None:
+async def test_hanging_worker_is_stopped_and_recovered(orchestrated_fleet: OrchestratedFleet) -> None:
     """002 §11: the orchestrator gets the worker's state, and its decision is carried out."""
-    fleet = acting.fleet
+    fleet = orchestrated_fleet.fleet
     await fleet.report_event(EventType.EXECUTION_STARTED, start_records=True)
     await fleet.report_event(EventType.STEP_STARTED)
     await fleet.pass_time(1000)
     await fleet.advance_monitor()
 
-    escalation = await acting.escalate()
+    escalation = await orchestrated_fleet.escalate()
 
     assert (escalation.status, escalation.decision, escalation.decided_by) == (
         EscalationStatus.DECIDED,
@@ -124,21 +124,23 @@ async def test_hanging_worker_is_stopped_and_recovered(acting: Acting) -> None:
         "queen",
     )
     assert "has been stalled since" in escalation.decision_reason
-    assert [t.incarnation_id for t in acting.processes.stopped] == ["life-1"]
-    [triggered] = fleet.list_events(EventType.ESCALATION_TRIGGERED)
-    assert triggered.data["context"]["agent_id"] == AGENT
-    [decided] = fleet.list_events(EventType.ESCALATION_DECIDED)
-    assert (decided.data["decision"], decided.data["by"]) == ("terminate", "queen")
+    assert [target.incarnation_id for target in orchestrated_fleet.processes.stopped_targets] == ["life-1"]
+    [escalation_event] = fleet.list_events(EventType.ESCALATION_TRIGGERED)
+    assert escalation_event.data["context"]["agent_id"] == AGENT
+    [decision_event] = fleet.list_events(EventType.ESCALATION_DECIDED)
+    assert (decision_event.data["decision"], decision_event.data["by"]) == ("terminate", "queen")
 
 
-async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(acting: Acting) -> None:
-    fleet = acting.fleet
+async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(
+    orchestrated_fleet: OrchestratedFleet,
+) -> None:
+    fleet = orchestrated_fleet.fleet
     await fleet.start_worker()
     await fleet.report_bad_steps(20)
 
-    escalation = await acting.escalate()
+    escalation = await orchestrated_fleet.escalate()
 
     assert (escalation.decision, escalation.decided_by) == ("hand_off", "queen")
-    assert acting.processes.stopped == []
-    [message] = acting.processes.nudged
+    assert orchestrated_fleet.processes.stopped_targets == []
+    [message] = orchestrated_fleet.processes.nudges
     assert message.startswith("HAND OFF NOW")

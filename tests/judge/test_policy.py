@@ -8,20 +8,22 @@ from hypothesis import strategies as st
 from queenright.health.findings import FindingKind, Severity
 from queenright.judge import ticket_policy, wording
 
-AT = 1_800_000_000.0
+TIME = 1_800_000_000.0
 
 
-def finding(kind: str = "doom_loop", severity: str = "high", *, ticket: bool = True) -> dict[str, Any]:
+def make_finding(
+    kind: str = "doom_loop", severity: str = "high", *, raises_ticket: bool = True
+) -> dict[str, Any]:
     return {
         "kind": kind,
         "severity": severity,
         "evidence": "search was called 9 times",
-        "since": AT,
-        "ticket": ticket,
+        "since": TIME,
+        "ticket": raises_ticket,
     }
 
 
-def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def make_summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
     base = {
         "agent_id": "researcher_agent",
         "node_id": "search",
@@ -33,7 +35,7 @@ def summary(*findings: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**base, "findings": list(findings), **fields}
 
 
-def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -> dict[str, Any]:
+def make_ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -> dict[str, Any]:
     base = {
         "ticket_id": "t",
         "agent_id": "researcher_agent",
@@ -49,38 +51,42 @@ def ticket(severity: str = "medium", kind: str = "retry_storm", **fields: Any) -
 
 
 def test_no_ticket_without_a_finding() -> None:
-    assert ticket_policy.draft_ticket(summary()) is None
+    assert ticket_policy.draft_ticket(make_summary()) is None
 
 
 @pytest.mark.parametrize(
-    ("kind", "progress", "compared"),
+    ("kind", "progress", "comparison"),
     [
-        ("doom_loop", AT - 60, "no progress since the onset at 08:00:00 UTC (the last at 07:59:00 UTC)"),
-        ("doom_loop", AT + 60, "last progress at 08:01:00 UTC, after the onset at 08:00:00 UTC"),
+        ("doom_loop", TIME - 60, "no progress since the onset at 08:00:00 UTC (the last at 07:59:00 UTC)"),
+        ("doom_loop", TIME + 60, "last progress at 08:01:00 UTC, after the onset at 08:00:00 UTC"),
         ("doom_loop", None, "no progress since the onset at 08:00:00 UTC"),
         (
             "checkpoint_stale",
-            AT + 60,
+            TIME + 60,
             "no checkpoint since the onset at 08:00:00 UTC (the last at 08:00:00 UTC)",
         ),
     ],
 )
-def test_reasoning_states_the_compared_times(kind: str, progress: float | None, compared: str) -> None:
-    now = summary(
-        finding(kind), looked_at=AT + 300, last_progress=progress, last_checkpoint=AT, stall_minutes=2.0
+def test_reasoning_states_the_compared_times(kind: str, progress: float | None, comparison: str) -> None:
+    summary = make_summary(
+        make_finding(kind),
+        looked_at=TIME + 300,
+        last_progress=progress,
+        last_checkpoint=TIME,
+        stall_minutes=2.0,
     )
 
-    draft = ticket_policy.draft_ticket(now)
+    draft = ticket_policy.draft_ticket(summary)
 
     assert draft is not None
     assert draft.judge_reasoning == (
         f"Found by the rules: {kind.replace('_', ' ')}, high severity: search was called 9 times. "
-        f"At 08:05:00 UTC: {compared}, 6 bad steps since the last accepted one, last activity 2 min ago."
+        f"At 08:05:00 UTC: {comparison}, 6 bad steps since the last accepted one, last activity 2 min ago."
     )
 
 
 def test_onset_of_another_day_has_its_date() -> None:
-    draft = ticket_policy.draft_ticket(summary(finding(), looked_at=AT + 86_400))
+    draft = ticket_policy.draft_ticket(make_summary(make_finding(), looked_at=TIME + 86_400))
 
     assert draft is not None
     assert "since 2027-01-15 08:00 UTC" in draft.cause
@@ -88,11 +94,16 @@ def test_onset_of_another_day_has_its_date() -> None:
 
 def test_finding_without_ticket_opens_none() -> None:
     """B14: this holds for the warning band and for everything in the start grace."""
-    assert ticket_policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
+    assert (
+        ticket_policy.draft_ticket(make_summary(make_finding("retry_storm", "low", raises_ticket=False)))
+        is None
+    )
 
 
 def test_worst_finding_names_the_ticket() -> None:
-    draft = ticket_policy.draft_ticket(summary(finding("stall", "medium"), finding("doom_loop", "critical")))
+    draft = ticket_policy.draft_ticket(
+        make_summary(make_finding("stall", "medium"), make_finding("doom_loop", "critical"))
+    )
 
     assert draft is not None
     assert draft.severity == "critical"
@@ -102,23 +113,23 @@ def test_worst_finding_names_the_ticket() -> None:
 
 
 @pytest.mark.parametrize(
-    "garbage", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
+    "value", [None, [], [{}], ["x"], [{"kind": "bees", "severity": "high", "since": 1}], 7 * [{}]]
 )
-def test_invalid_findings_are_ignored(garbage: Any) -> None:
-    assert ticket_policy.draft_ticket({"findings": garbage}) is None
+def test_invalid_findings_are_ignored(value: Any) -> None:
+    assert ticket_policy.draft_ticket({"findings": value}) is None
 
 
 @pytest.mark.parametrize(
     ("draft", "decision"),
     [
-        (ticket("low", steps_since_last_accept=7), "dismiss"),
-        (ticket("low", steps_since_last_accept=10), "intervene"),
-        (ticket("medium", steps_since_last_accept=9), "dismiss"),
-        (ticket("medium", steps_since_last_accept=10), "intervene"),
-        (ticket("medium", stall_minutes=3.9), "dismiss"),
-        (ticket("medium", stall_minutes=4.0), "intervene"),
-        (ticket("high", steps_since_last_accept=0), "intervene"),
-        (ticket("critical", steps_since_last_accept=0), "intervene"),
+        (make_ticket("low", steps_since_last_accept=7), "dismiss"),
+        (make_ticket("low", steps_since_last_accept=10), "intervene"),
+        (make_ticket("medium", steps_since_last_accept=9), "dismiss"),
+        (make_ticket("medium", steps_since_last_accept=10), "intervene"),
+        (make_ticket("medium", stall_minutes=3.9), "dismiss"),
+        (make_ticket("medium", stall_minutes=4.0), "intervene"),
+        (make_ticket("high", steps_since_last_accept=0), "intervene"),
+        (make_ticket("critical", steps_since_last_accept=0), "intervene"),
     ],
 )
 def test_triage_decides_by_its_thresholds(draft: dict[str, Any], decision: str) -> None:
@@ -133,15 +144,15 @@ def test_step_accepted_before_the_onset_dismisses_only_a_retry_storm(
     kind: FindingKind, severity: str, verdicts: list[str]
 ) -> None:
     """An accepted step either ends a finding or has nothing to do with it; so does the count of bad steps."""
-    draft = ticket(severity, kind.value, steps_since_last_accept=0, recent_verdicts=verdicts)
-    worker = summary(
-        finding(kind.value, severity),
+    ticket = make_ticket(severity, kind.value, steps_since_last_accept=0, recent_verdicts=verdicts)
+    summary = make_summary(
+        make_finding(kind.value, severity),
         steps_since_last_accept=0,
         recent_verdicts=verdicts,
-        last_progress=AT - 60,
+        last_progress=TIME - 60,
     )
 
-    decisions = [ticket_policy.triage(draft, health) for health in (None, worker)]
+    decisions = [ticket_policy.triage(ticket, health) for health in (None, summary)]
 
     expected = "dismiss" if kind is FindingKind.RETRY_STORM else "intervene"
     assert [decision.decision for decision in decisions] == [expected, expected]
@@ -150,25 +161,28 @@ def test_step_accepted_before_the_onset_dismisses_only_a_retry_storm(
 
 @pytest.mark.parametrize("kind", [kind for kind in FindingKind if kind is not FindingKind.RETRY_STORM])
 def test_retry_storm_is_not_dismissed_with_another_finding(kind: FindingKind) -> None:
-    """A dismissed ticket would cover its other findings, too."""
-    findings = finding("retry_storm", "medium"), finding(kind.value, "medium")
+    """A dismissed ticket would also cover its other findings."""
+    findings = make_finding("retry_storm", "medium"), make_finding(kind.value, "medium")
 
-    assert ticket_policy.triage(ticket(), summary(*findings)).decision == "intervene"
+    assert ticket_policy.triage(make_ticket(), make_summary(*findings)).decision == "intervene"
     assert (
-        ticket_policy.triage(ticket(active_kinds=["retry_storm", kind.value]), None).decision == "intervene"
+        ticket_policy.triage(make_ticket(active_kinds=["retry_storm", kind.value]), None).decision
+        == "intervene"
     )
 
 
 @pytest.mark.parametrize("severity", list(Severity))
 def test_resolved_condition_is_dismissed_at_any_severity(severity: Severity) -> None:
     """B47: triage checks the worker's current state."""
-    decision = ticket_policy.triage(ticket(severity.value), summary())
+    decision = ticket_policy.triage(make_ticket(severity.value), make_summary())
 
     assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
 
 
 def test_dismissal_of_a_recovered_worker_states_the_times() -> None:
-    decision = ticket_policy.triage(ticket(), summary(looked_at=AT + 300, last_progress=AT + 240))
+    decision = ticket_policy.triage(
+        make_ticket(), make_summary(looked_at=TIME + 300, last_progress=TIME + 240)
+    )
 
     assert decision.text == (
         "recovered before triage: no finding needs a ticket at 08:05:00 UTC, last progress at 08:04:00 UTC"
@@ -176,7 +190,9 @@ def test_dismissal_of_a_recovered_worker_states_the_times() -> None:
 
 
 def test_dismissal_states_the_compared_numbers() -> None:
-    decision = ticket_policy.triage(ticket(), summary(finding("retry_storm", "medium"), stall_minutes=2.0))
+    decision = ticket_policy.triage(
+        make_ticket(), make_summary(make_finding("retry_storm", "medium"), stall_minutes=2.0)
+    )
 
     assert decision.text == (
         "only 6 bad steps since the last ACCEPT (fewer than 10), and active 2 min ago (less than 4 min): "
@@ -186,7 +202,7 @@ def test_dismissal_states_the_compared_numbers() -> None:
 
 def test_triage_uses_the_current_numbers() -> None:
     decision = ticket_policy.triage(
-        ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12)
+        make_ticket("medium"), make_summary(make_finding("retry_storm"), steps_since_last_accept=12)
     )
 
     assert decision.decision == "intervene"
@@ -203,9 +219,11 @@ def test_ticket_text_cannot_dismiss_a_standing_condition(
     severity: str, kind: FindingKind, steps: int, cause: str, verdicts: list[str]
 ) -> None:
     """B52: this holds for any text and any numbers."""
-    draft = ticket(severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts)
+    ticket = make_ticket(
+        severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts
+    )
 
-    decision = ticket_policy.triage(draft, summary(finding(kind.value, severity)))
+    decision = ticket_policy.triage(ticket, make_summary(make_finding(kind.value, severity)))
 
     assert decision.decision == "intervene"
     assert "researcher_agent" in decision.text
@@ -217,10 +235,10 @@ def test_every_finding_kind_has_an_actionable_analysis(kind: FindingKind) -> Non
     The analysis has the worker, problem and start, the impact, and an advice, in three to five whole
     sentences.
     """
-    draft = ticket_policy.draft_ticket(summary(finding(kind.value)))
+    draft = ticket_policy.draft_ticket(make_summary(make_finding(kind.value)))
     assert draft is not None
     text = ticket_policy.analysis(
-        ticket("high", kind.value, cause=draft.cause, suggested_action=draft.suggested_action)
+        make_ticket("high", kind.value, cause=draft.cause, suggested_action=draft.suggested_action)
     )
 
     assert text.startswith(("researcher_agent (node search) has ", "researcher_agent (node search) could "))
@@ -234,19 +252,20 @@ def test_every_finding_kind_has_an_actionable_analysis(kind: FindingKind) -> Non
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
-    """B102: no placeholders; names with special characters are quoted for the shell."""
-    result = wording.advice(kind, "my agent", "run; 1")
+    """B102: the commands have no placeholders, and names with special characters are quoted for the shell."""
+    advice = wording.advice(kind, "my agent", "run; 1")
 
-    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", result)
-    if "queenright recover" in result:
-        assert "queenright recover 'run; 1' " in result
-    if "queenright events" in result:
-        assert "queenright events --agent 'my agent' " in result
+    assert not re.search(r"[{}]|\b[A-Z]{4,}\b", advice)
+    if "queenright recover" in advice:
+        assert "queenright recover 'run; 1' " in advice
+    if "queenright events" in advice:
+        assert "queenright events --agent 'my agent' " in advice
 
 
 def test_every_kind_has_distinct_texts() -> None:
     texts = [
-        (wording.impact(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
+        (wording.impact(kind), wording.advice(kind, "a", "s"), wording.cause(kind, agent="a"))
+        for kind in FindingKind
     ]
 
     for column in zip(*texts, strict=True):
@@ -254,11 +273,11 @@ def test_every_kind_has_distinct_texts() -> None:
 
 
 def test_numbers_appear_only_if_informative() -> None:
-    text = ticket_policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
+    text = ticket_policy.analysis(make_ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
     assert all(part in text for part in ("6 bad steps", "6 min", "3 times"))
-    assert "bad step" not in ticket_policy.analysis(ticket("high", "retry_storm"))
-    assert "activity" not in ticket_policy.analysis(ticket("high", "doom_loop", stall_minutes=0.2))
+    assert "bad step" not in ticket_policy.analysis(make_ticket("high", "retry_storm"))
+    assert "activity" not in ticket_policy.analysis(make_ticket("high", "doom_loop", stall_minutes=0.2))
 
 
 @pytest.mark.parametrize(

@@ -11,25 +11,25 @@ from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import DISMISS, NOTIFY, RulesModel
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import Message, ModelError, ModelReply, ToolSpec
-from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
+from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, reply_with_call
 
 ANALYSIS = "The worker repeats itself; restart it with another instruction."
 
 
 def read_ticket(messages: Sequence[Message]) -> dict[str, object]:
-    [*_, question] = [m for m in messages if m.role == "user"]
+    [*_, question] = [message for message in messages if message.role == "user"]
     ticket = unquote("ticket", question.content)
     assert ticket is not None
     return ticket
 
 
-def model_that_decides(tool: str, **arguments: str) -> TalkingModel:
+def make_deciding_model(tool: str, **arguments: str) -> TalkingModel:
     """Return a queen that calls ``tool`` on every ticket."""
 
     def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
-            return call("set_output", intervention_decision="done")
-        return call(tool, **({"ticket_id": str(read_ticket(messages)["ticket_id"])} | arguments))
+            return reply_with_call("set_output", intervention_decision="done")
+        return reply_with_call(tool, **({"ticket_id": str(read_ticket(messages)["ticket_id"])} | arguments))
 
     return TalkingModel(answer)
 
@@ -44,22 +44,24 @@ def count_decisions(fleet: JudgedFleet, decision: str) -> float:
 
 async def test_each_triage_message_has_the_whole_ticket(fleet: JudgedFleet) -> None:
     """B44: this holds for the first event and every later one."""
-    model = model_that_decides(NOTIFY, analysis=ANALYSIS, urgency="high")
+    model = make_deciding_model(NOTIFY, analysis=ANALYSIS, urgency="high")
     fleet.queen_model = model
     await fleet.start()
     for agent in ("first", "second", "third"):
         await fleet.start_worker(agent)
         await fleet.report_bad_steps(16, agent)
 
-    requests = [m for m in model.conversations if m[-1].role == "user"]
+    requests = [conversation for conversation in model.conversations if conversation[-1].role == "user"]
     tickets = [read_ticket(messages) for messages in requests]
 
-    stored_tickets = {t.agent_id: t.model_dump(mode="json") for t in await fleet.tickets.history(10)}
-    assert [t["agent_id"] for t in tickets] == ["first", "second", "third"]
+    stored_tickets = {
+        ticket.agent_id: ticket.model_dump(mode="json") for ticket in await fleet.tickets.history(10)
+    }
+    assert [ticket["agent_id"] for ticket in tickets] == ["first", "second", "third"]
     for ticket in tickets:
-        stored = stored_tickets[str(ticket["agent_id"])]
-        assert ticket.keys() == stored.keys()
-        assert ticket["evidence_snippet"] == stored["evidence_snippet"] == "same error"
+        stored_ticket = stored_tickets[str(ticket["agent_id"])]
+        assert ticket.keys() == stored_ticket.keys()
+        assert ticket["evidence_snippet"] == stored_ticket["evidence_snippet"] == "same error"
 
 
 async def test_every_ticket_of_a_burst_is_triaged(fleet: JudgedFleet) -> None:
@@ -67,11 +69,11 @@ async def test_every_ticket_of_a_burst_is_triaged(fleet: JudgedFleet) -> None:
     gate = asyncio.Event()
     rules = RulesModel()
 
-    async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def answer_after_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         await gate.wait()
         return await rules.complete(messages, tools)
 
-    fleet.queen_model = TalkingModel(slow)
+    fleet.queen_model = TalkingModel(answer_after_gate)
     await fleet.start()
     agents = [f"agent-{n}" for n in range(20)]
     for agent in agents:
@@ -79,12 +81,12 @@ async def test_every_ticket_of_a_burst_is_triaged(fleet: JudgedFleet) -> None:
     await fleet.pass_time(121)
     for agent in agents:
         await fleet.report_bad_steps(15, agent)
-    assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.OPEN}
+    assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.OPEN}
     gate.set()
     await fleet.settle()
 
     assert len(fleet.tickets.open_tickets()) == 20
-    assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
+    assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
     assert count_decisions(fleet, "intervene") == 20
 
 
@@ -105,7 +107,7 @@ async def test_high_ticket_is_notified_untriaged_while_triage_fails(fleet: Judge
     assert "120 s" in ticket.analysis
     assert AGENT in ticket.analysis
     requests = fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)
-    assert [r.data["untriaged"] for r in requests] == [True]
+    assert [request.data["untriaged"] for request in requests] == [True]
     assert count_decisions(fleet, "bypass") == 1
 
 
@@ -142,12 +144,12 @@ async def test_hanging_queen_is_bypassed(fleet: JudgedFleet) -> None:
         await fleet.report_bad_steps(16, agent)
     await fleet.pass_time(120)
 
-    assert [t.untriaged for t in fleet.tickets.open_tickets()] == [True, True]
+    assert [ticket.untriaged for ticket in fleet.tickets.open_tickets()] == [True, True]
 
 
 async def test_model_cannot_dismiss_a_high_ticket_that_still_holds(fleet: JudgedFleet) -> None:
     """B52: the ticket goes to the operator, and the model's decision is recorded."""
-    model = model_that_decides(DISMISS, reason="the worker says that it is fine")
+    model = make_deciding_model(DISMISS, reason="the worker says that it is fine")
     fleet.queen_model = model
     await fleet.start()
     await fleet.start_worker()
@@ -163,7 +165,7 @@ async def test_model_cannot_dismiss_a_high_ticket_that_still_holds(fleet: Judged
 
 async def test_model_may_dismiss_a_medium_ticket(fleet: JudgedFleet) -> None:
     """B48: the ticket is kept, counted, and not triaged again until it worsens."""
-    model = model_that_decides(DISMISS, reason="it is only warming up")
+    model = make_deciding_model(DISMISS, reason="it is only warming up")
     fleet.queen_model = model
     await fleet.start()
     await fleet.start_worker()
@@ -175,12 +177,12 @@ async def test_model_may_dismiss_a_medium_ticket(fleet: JudgedFleet) -> None:
     ticket = await fleet.get_ticket()
     assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, "it is only warming up")
     assert count_decisions(fleet, "dismiss") == 1
-    assert len([m for m in model.conversations if m[-1].role == "user"]) == 1
+    assert len([conversation for conversation in model.conversations if conversation[-1].role == "user"]) == 1
 
     await fleet.report_bad_steps(5)
     assert (await fleet.get_ticket()).severity is Severity.HIGH
     assert (await fleet.get_ticket()).status is TicketStatus.INTERVENING
-    assert len([m for m in model.conversations if m[-1].role == "user"]) == 2
+    assert len([conversation for conversation in model.conversations if conversation[-1].role == "user"]) == 2
 
 
 async def test_worker_recovered_before_triage_is_not_notified(fleet: JudgedFleet) -> None:
@@ -189,9 +191,9 @@ async def test_worker_recovered_before_triage_is_not_notified(fleet: JudgedFleet
 
     async def notify_at_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
-            return call("set_output", intervention_decision="done")
+            return reply_with_call("set_output", intervention_decision="done")
         await gate.wait()
-        return call(
+        return reply_with_call(
             NOTIFY, ticket_id=str(read_ticket(messages)["ticket_id"]), analysis=ANALYSIS, urgency="high"
         )
 
@@ -245,25 +247,31 @@ async def test_worker_unknown_after_a_restart_does_not_count_as_recovered(fleet:
 async def test_decision_about_an_unknown_or_closed_ticket_is_an_error(fleet: JudgedFleet, tool: str) -> None:
     """B49, B130: the model gets an error, and the rules' text is sent instead of the model's."""
     arguments = {"analysis": ANALYSIS, "urgency": "high"} if tool == NOTIFY else {"reason": "because"}
-    first_model = model_that_decides(tool, ticket_id="no-such-ticket", **arguments)
+    first_model = make_deciding_model(tool, ticket_id="no-such-ticket", **arguments)
     fleet.queen_model = first_model
     await fleet.start()
     await fleet.start_worker()
     await fleet.report_bad_steps(16)
     assert "'no-such-ticket'" in first_model.conversations[-1][-1].content
-    assert [e.data["untriaged"] for e in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True]
+    assert [
+        event.data["untriaged"] for event in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)
+    ] == [True]
 
-    closed = await fleet.get_ticket()
+    closed_ticket = await fleet.get_ticket()
     await fleet.report_event(EventType.EXECUTION_COMPLETED)
     await fleet.update_tickets()
-    second_model = model_that_decides(tool, ticket_id=closed.ticket_id, **arguments)
+    second_model = make_deciding_model(tool, ticket_id=closed_ticket.ticket_id, **arguments)
     first_model.answer = second_model.answer
     await fleet.start_worker("other")
     await fleet.report_bad_steps(16, "other")
 
-    assert (await fleet.tickets.find(closed.ticket_id) or closed).status is TicketStatus.WORKER_GONE
+    assert (
+        await fleet.tickets.find(closed_ticket.ticket_id) or closed_ticket
+    ).status is TicketStatus.WORKER_GONE
     assert "not about ticket" in first_model.conversations[-1][-1].content
-    assert [e.data["untriaged"] for e in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)] == [
+    assert [
+        event.data["untriaged"] for event in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)
+    ] == [
         True,
         True,
     ]
@@ -275,9 +283,9 @@ async def test_decision_after_the_bypass_is_rejected(fleet: JudgedFleet) -> None
 
     async def dismiss_at_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
-            return call("set_output", intervention_decision="done")
+            return reply_with_call("set_output", intervention_decision="done")
         await gate.wait()
-        return call(DISMISS, ticket_id=str(read_ticket(messages)["ticket_id"]), reason="too late")
+        return reply_with_call(DISMISS, ticket_id=str(read_ticket(messages)["ticket_id"]), reason="too late")
 
     model = TalkingModel(dismiss_at_gate)
     fleet.queen_model = model
@@ -294,7 +302,7 @@ async def test_decision_after_the_bypass_is_rejected(fleet: JudgedFleet) -> None
 
 
 async def test_urgency_is_never_below_the_severity(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model_that_decides(NOTIFY, analysis=ANALYSIS, urgency="low")
+    fleet.queen_model = make_deciding_model(NOTIFY, analysis=ANALYSIS, urgency="low")
     await fleet.start()
     await fleet.start_worker()
     await fleet.report_bad_steps(20)

@@ -29,7 +29,7 @@ from queenright.judge.scenarios.recording_model import SILENT
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from queenright.runtime.nodes.event_loop import SET_OUTPUT
-from tests.judge.conftest import TalkingModel, call
+from tests.judge.conftest import TalkingModel, reply_with_call
 from tests.judge.scores import DOCUMENT, extract_scores, format_scores, score_rules
 
 SCENARIOS = {scenario.id: scenario for scenario in load_scenarios()}
@@ -67,10 +67,10 @@ def test_scenarios_cover_the_kinds_of_findings() -> None:
 
 def test_constant_answer_is_wrong_for_many_scenarios() -> None:
     """A model that always gives the same answer must not score well."""
-    due = [scenario.label.ticket_due for scenario in SCENARIOS.values()]
+    labels = [scenario.label.ticket_due for scenario in SCENARIOS.values()]
 
-    assert 0.35 < due.count(True) / len(due) < 0.65
-    assert sum(scenario.label.people_differ for scenario in SCENARIOS.values()) <= len(due) / 10
+    assert 0.35 < labels.count(True) / len(labels) < 0.65
+    assert sum(scenario.label.people_differ for scenario in SCENARIOS.values()) <= len(labels) / 10
 
 
 @pytest.mark.parametrize(
@@ -117,26 +117,26 @@ def test_scenario_ids_are_unique(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def rules() -> Score:
+def rules_score() -> Score:
     return asyncio.run(score_rules())
 
 
-def test_score_of_the_rules_equals_the_document(rules: Score) -> None:
+def test_score_of_the_rules_equals_the_document(rules_score: Score) -> None:
     """Update the document with ``python -m tests.judge.scores --write``."""
-    assert extract_scores(DOCUMENT.read_text(encoding="utf-8")) == format_scores(rules)
+    assert extract_scores(DOCUMENT.read_text(encoding="utf-8")) == format_scores(rules_score)
 
 
-def test_rules_agree_with_the_labels_and_miss_no_binding_finding(rules: Score) -> None:
-    scores = {row.name: row.all for row in rules.decisions}
+def test_rules_agree_with_the_labels_and_miss_no_binding_finding(rules_score: Score) -> None:
+    scores = {row.name: row.all for row in rules_score.decisions}
 
     assert (scores["ticket"].kappa or 0) > 0.7
     assert (scores["severity"].kappa or 0) > 0.75
     # The rules err only by notifying about a worker that a person would leave alone.
-    assert not [miss for miss in rules.misses if "ticket none" in " ".join(miss.mismatches)]
+    assert not [miss for miss in rules_score.misses if "ticket none" in " ".join(miss.mismatches)]
 
 
-def test_rules_lower_no_floor_and_open_no_ticket_for_an_unrelated_worker(rules: Score) -> None:
-    assert rules.faults == ()
+def test_rules_lower_no_floor_and_open_no_ticket_for_an_unrelated_worker(rules_score: Score) -> None:
+    assert rules_score.faults == ()
 
 
 async def test_rules_lower_no_floor_in_a_sample() -> None:
@@ -151,15 +151,15 @@ async def test_rules_lower_no_floor_in_a_sample() -> None:
 def answer_healthy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
     """Call every worker healthy."""
     if NOTIFY in {tool.name for tool in tools}:
-        return call(DISMISS, ticket_id=_ticket_id(messages), reason="all is well")
-    return call(SET_OUTPUT, health_verdict="healthy")
+        return reply_with_call(DISMISS, ticket_id=_get_ticket_id(messages), reason="all is well")
+    return reply_with_call(SET_OUTPUT, health_verdict="healthy")
 
 
 def answer_critical(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
     """Call every worker critical."""
     if NOTIFY in {tool.name for tool in tools}:
         text = "Everything burns, come at once."
-        return call(NOTIFY, ticket_id=_ticket_id(messages), analysis=text, urgency="critical")
+        return reply_with_call(NOTIFY, ticket_id=_get_ticket_id(messages), analysis=text, urgency="critical")
     draft = {
         "severity": "critical",
         "cause": "Everything burns.",
@@ -167,16 +167,16 @@ def answer_critical(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> M
         "suggested_action": "Stop it.",
         "evidence_snippet": "-",
     }
-    return call(EMIT, ticket_json=json.dumps(draft))
+    return reply_with_call(EMIT, ticket_json=json.dumps(draft))
 
 
 def answer_nothing(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-    """Give no valid answer."""
+    """Return no valid answer."""
     return ModelReply(text="Hm.")
 
 
-def _ticket_id(messages: Sequence[Message]) -> str:
-    question = next(m.content for m in reversed(messages) if m.role == "user")
+def _get_ticket_id(messages: Sequence[Message]) -> str:
+    question = next(message.content for message in reversed(messages) if message.role == "user")
     return str(json.loads(question.partition("<ticket>\n")[2].partition("\n</ticket>")[0])["ticket_id"])
 
 
@@ -185,43 +185,45 @@ async def play_sample(answer: object) -> list[Outcome]:
 
 
 def find_level(outcomes: Sequence[Outcome], scenario: str) -> str:
-    return next(o.level for o in outcomes if o.scenario.id == scenario)
+    return next(outcome.level for outcome in outcomes if outcome.scenario.id == scenario)
 
 
 async def test_model_that_answers_healthy_has_no_kappa_and_lowers_no_floor() -> None:
     outcomes = await play_sample(answer_healthy)
-    result = score(outcomes, judge="optimist", queen="optimist")
-    scores = {row.name: row.all for row in result.model_decisions}
+    model_score = score(outcomes, judge="optimist", queen="optimist")
+    scores = {row.name: row.all for row in model_score.model_decisions}
 
     assert scores["judge: ticket"].kappa == pytest.approx(0.0)
     assert scores["queen: triage"].share < 0.5
     assert {find_level(outcomes, name) for name in MEDIUM} == {"none"}
     for name in BINDING:
-        outcome = next(o for o in outcomes if o.scenario.id == name)
+        outcome = next(trial_outcome for trial_outcome in outcomes if trial_outcome.scenario.id == name)
         assert (outcome.level, outcome.is_notified) == (SCENARIOS[name].label.ticket[0], True)
-    assert result.faults == ()
+    assert model_score.faults == ()
 
 
 async def test_model_that_answers_critical_has_no_kappa_and_spares_healthy_workers() -> None:
     outcomes = await play_sample(answer_critical)
-    result = score(outcomes, judge="alarmist", queen="alarmist")
-    scores = {row.name: row.all for row in result.model_decisions}
+    model_score = score(outcomes, judge="alarmist", queen="alarmist")
+    scores = {row.name: row.all for row in model_score.model_decisions}
 
     assert scores["judge: ticket"].kappa == pytest.approx(0.0)
     assert (scores["judge: severity"].kappa or 0) < 0.1
     assert {find_level(outcomes, name) for name in MEDIUM} == {"critical"}
     assert {find_level(outcomes, name) for name in HEALTHY_SCENARIOS} == {"none"}
-    assert result.faults == ()
+    assert model_score.faults == ()
 
 
 async def test_model_without_valid_answers_leaves_binding_findings_to_the_rules() -> None:
     outcomes = await play_sample(answer_nothing)
-    result = score(outcomes, judge="silent", queen="silent")
+    model_score = score(outcomes, judge="silent", queen="silent")
 
-    assert {o.judge_answer for o in outcomes if o.scenario.id in (*MEDIUM, *BINDING)} == {SILENT}
+    assert {outcome.judge_answer for outcome in outcomes if outcome.scenario.id in (*MEDIUM, *BINDING)} == {
+        SILENT
+    }
     assert {find_level(outcomes, name) for name in (*MEDIUM, *HEALTHY_SCENARIOS, *NEAR_MISSES)} == {"none"}
-    assert all(o.is_notified for o in outcomes if o.scenario.id in BINDING)
-    assert result.faults == ()
+    assert all(outcome.is_notified for outcome in outcomes if outcome.scenario.id in BINDING)
+    assert model_score.faults == ()
 
 
 # -- running scenarios -------------------------------------------------------------------------------
@@ -238,11 +240,11 @@ async def test_queen_sees_changes_between_judge_and_queen() -> None:
 
 
 async def test_repair_round_counts_as_part_of_its_decision() -> None:
-    drafts = ["{}", None]
+    remaining_drafts = ["{}", None]
 
     def repair_draft(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        if EMIT in {tool.name for tool in tools} and drafts.pop(0) is not None:
-            return call(EMIT, ticket_json="{}")
+        if EMIT in {tool.name for tool in tools} and remaining_drafts.pop(0) is not None:
+            return reply_with_call(EMIT, ticket_json="{}")
         return answer_critical(messages, tools)
 
     outcome = await play(
@@ -257,14 +259,16 @@ async def test_repair_round_counts_as_part_of_its_decision() -> None:
 
 
 def test_command_prints_the_score_and_fails_below_the_required_kappa() -> None:
-    passing = CliRunner().invoke(app, ["judge", "score", "--only", "bands", "--at-least", "0.9", "--json"])
-    failing = CliRunner().invoke(app, ["judge", "score", "--only", "near_miss", "--at-least", "0.9"])
+    passing_result = CliRunner().invoke(
+        app, ["judge", "score", "--only", "bands", "--at-least", "0.9", "--json"]
+    )
+    failing_result = CliRunner().invoke(app, ["judge", "score", "--only", "near_miss", "--at-least", "0.9"])
 
-    assert passing.exit_code == 0, passing.output
-    result = json.loads(passing.stdout)
-    assert (result["judge"], result["scenarios"], result["faults"]) == (RULES, 15, [])
-    assert failing.exit_code == 1
-    assert "verifies-twice" in failing.stdout
+    assert passing_result.exit_code == 0, passing_result.output
+    score_document = json.loads(passing_result.stdout)
+    assert (score_document["judge"], score_document["scenarios"], score_document["faults"]) == (RULES, 15, [])
+    assert failing_result.exit_code == 1
+    assert "verifies-twice" in failing_result.stdout
 
 
 @pytest.mark.parametrize(
@@ -295,10 +299,10 @@ def test_custom_scenarios_are_run(tmp_path: Path) -> None:
 
 
 def test_every_scenario_is_distinct() -> None:
-    scenarios = [json.dumps(_essentials(scenario), sort_keys=True) for scenario in SCENARIOS.values()]
+    scenarios = [json.dumps(_get_essentials(scenario), sort_keys=True) for scenario in SCENARIOS.values()]
 
     assert len(set(scenarios)) == len(scenarios)
 
 
-def _essentials(scenario: Scenario) -> object:
+def _get_essentials(scenario: Scenario) -> object:
     return [scenario.script, scenario.meanwhile, scenario.neighbours]

@@ -26,15 +26,15 @@ from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
 from queenright.server.ops.sockets import listen, make_socket_url, serve_app
-from tests.alerting.parts import ticket
+from tests.alerting.parts import make_ticket
 from tests.judge.stack_parts import serve_answers
-from tests.judge.test_stack_job import SETTINGS, Stack, up
-from tests.judge.test_stack_workers import row
+from tests.judge.test_stack_job import SETTINGS, PrometheusStack, make_target_row
+from tests.judge.test_stack_workers import make_row
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    prometheus_stack = Stack(tmp_path)
+async def stack(tmp_path: Path) -> AsyncIterator[PrometheusStack]:
+    prometheus_stack = PrometheusStack(tmp_path)
     async with serve_answers(prometheus_stack.answer) as (_, prometheus_stack.url):
         yield prometheus_stack
 
@@ -44,10 +44,10 @@ async def serve_alertmanager(alerts: list[Any]) -> AsyncIterator[str]:
     """Serve an API that accepts alerts like Alertmanager, and append them to ``alerts``."""
 
     async def receive_alerts(scope: Any, receive: Any, send: Any) -> None:
-        body, more = b"", True
-        while more:
+        body, has_more = b"", True
+        while has_more:
             message = await receive()
-            body, more = body + message.get("body", b""), message.get("more_body", False)
+            body, has_more = body + message.get("body", b""), message.get("more_body", False)
         alerts.extend(json.loads(body))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
@@ -59,39 +59,39 @@ async def serve_alertmanager(alerts: list[Any]) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-def no_key(monkeypatch: pytest.MonkeyPatch) -> str:
+def model_without_key(monkeypatch: pytest.MonkeyPatch) -> str:
     """Return a model that fails at every call, because it has no key."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return "openai/gpt-5-mini"
 
 
-async def run_check(stack: Stack, **changes: Any) -> int:
+async def run_check(stack: PrometheusStack, **changes: Any) -> int:
     allow_empty = changes.pop("allow_empty", False)
     options = JobOptions(**{"prometheus": stack.url, "state": stack.storage / "state", **changes})
     return await asyncio.to_thread(run_once, options, allow_empty=allow_empty)
 
 
 async def test_non_numeric_samples_are_counted_and_the_check_continues(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.show_stuck_worker()
-    stack.rows["totals"] = [row("steps_total", float("nan")), row("custom", 1)]
+    stack.rows["totals"] = [make_row("steps_total", float("nan")), make_row("custom", 1)]
 
     assert await run_check(stack) == 1
     assert "1 worker, 1 ticket, 0 dismissed, 2 samples skipped" in capsys.readouterr().out
 
 
 async def test_ticket_of_a_missing_worker_shows_since_when_and_what_to_do(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.show_stuck_worker()
     codes = [await run_check(stack)]
-    stack.show_only(up(0))
-    stack.rows["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
+    stack.show_only(make_target_row(0))
+    stack.rows["current"] = [make_row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes.append(await run_check(stack))
     first_output = capsys.readouterr().out
     stack.now += REPORT_AFTER_SECONDS
-    stack.rows["here"] = [row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
+    stack.rows["current"] = [make_row("last_activity_timestamp_seconds", stack.now, "somebody_else")]
     codes += [await run_check(stack), await run_check(stack, as_json=True)]
     *ticket_lines, line = capsys.readouterr().out.splitlines()
     codes.append(await run_check(stack, gone=["workers/host:9464"]))
@@ -109,8 +109,8 @@ async def test_ticket_of_a_missing_worker_shows_since_when_and_what_to_do(
 def test_unchanged_ticket_of_a_missing_worker_is_not_printed_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    open_ticket = ticket()
-    missing = {open_ticket.ticket_id: MissingWorker(0.0, "its target is down")}
+    open_ticket = make_ticket()
+    missing_tickets = {open_ticket.ticket_id: MissingWorker(0.0, "its target is down")}
     check = CheckResult(
         at=2 * REPORT_AFTER_SECONDS,
         workers=(),
@@ -118,7 +118,7 @@ def test_unchanged_ticket_of_a_missing_worker_is_not_printed_again(
         closed_tickets=(),
         dismissed=0,
         unknown=0,
-        missing=missing,
+        missing=missing_tickets,
     )
     changes = TicketChanges(as_json=False)
     changes.print_check(check)
@@ -132,7 +132,7 @@ def test_unchanged_ticket_of_a_missing_worker_is_not_printed_again(
 
 @pytest.mark.parametrize("allow_empty", [False, True])
 async def test_no_workers_with_an_open_ticket_is_unknown(
-    stack: Stack, allow_empty: bool, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, allow_empty: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.show_stuck_worker()
     await run_check(stack)
@@ -145,7 +145,7 @@ async def test_no_workers_with_an_open_ticket_is_unknown(
 
 
 async def test_unexpected_error_is_unknown_and_its_output_contains_no_secret(
-    stack: Stack,
+    stack: PrometheusStack,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
@@ -220,14 +220,14 @@ def test_invalid_selector_is_quoted_without_a_query(
     "selector",
     ["", "{}", " {a='b',} ", 'a="b", c!~`d,}`', '{"a.b"="c", __d_=~"e|\\"f"}', "{a!='{'}"],
 )
-async def test_selector_in_any_notation_is_queried(stack: Stack, selector: str) -> None:
+async def test_selector_in_any_notation_is_queried(stack: PrometheusStack, selector: str) -> None:
     stack.show_stuck_worker()
 
     assert await run_check(stack, selector=selector) == 1
 
 
 async def test_prometheus_error_about_the_selector_names_the_option(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def reject_selector(path: str, params: dict[str, str]) -> tuple[int, Any]:
         if params["query"] == "time()":
@@ -288,12 +288,16 @@ def test_run_continues_after_a_rejected_first_query(
 
 @pytest.mark.parametrize("state", [None, "kept"])
 async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
-    stack: Stack, state: str | None, tmp_path: Path, no_key: str, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack,
+    state: str | None,
+    tmp_path: Path,
+    model_without_key: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     stack.show_stuck_worker()
     alerts: list[Any] = []
     async with serve_alertmanager(alerts) as url:
-        options = {"alertmanager": [url], "model": no_key, "state": state and tmp_path / state}
+        options = {"alertmanager": [url], "model": model_without_key, "state": state and tmp_path / state}
         codes = [await run_check(stack, **options)]
         stack.now += 300
         stack.show_stuck_worker()
@@ -310,7 +314,7 @@ async def test_undecided_binding_ticket_is_notified_at_the_end_of_the_check(
 
 
 async def test_check_deletes_records_older_than_the_retention(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.show_stuck_worker()
     await run_check(stack, as_json=True)
@@ -320,24 +324,24 @@ async def test_check_deletes_records_older_than_the_retention(
     for seconds in (120, SETTINGS.tickets.hold_seconds + 60):
         stack.now += seconds
         await run_check(stack)
-    is_kept = []
+    kept_values = []
     for days in (29, 2):
         stack.now += days * 86_400
         await run_check(stack)
         store = Store.open(f"sqlite:///{stack.storage / 'state' / 'judge.db'}")
-        is_kept.append(await store.read(lambda conn: find_ticket(conn, ticket_id)) is not None)
+        kept_values.append(await store.read(lambda conn: find_ticket(conn, ticket_id)) is not None)
         await store.close()
 
-    assert is_kept == [True, False]
+    assert kept_values == [True, False]
 
 
 async def test_failed_deletion_of_old_records_delays_no_notification(
-    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: PrometheusStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stack.show_stuck_worker()
     alerts: list[Any] = []
-    failing = AsyncMock(side_effect=StoreError("the disk is full"))
-    monkeypatch.setattr(Retention, "prune", failing)
+    failing_prune = AsyncMock(side_effect=StoreError("the disk is full"))
+    monkeypatch.setattr(Retention, "prune", failing_prune)
 
     async with serve_alertmanager(alerts) as url:
         assert await run_check(stack, alertmanager=[url]) == 1
@@ -370,7 +374,7 @@ def test_run_can_be_stopped_while_it_deletes_old_records(
 
 
 async def test_check_without_an_alertmanager_sends_no_alert(
-    stack: Stack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A manual check with the service's settings prints the tickets and sends no page."""
     stack.show_stuck_worker()
@@ -385,11 +389,11 @@ async def test_check_without_an_alertmanager_sends_no_alert(
 
 
 async def test_batch_worker_that_has_ended_causes_no_page(
-    stack: Stack, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The target has been down for 50 min, but the worker was healthy when it was last seen."""
-    last_activity = row("last_activity_timestamp_seconds", stack.now - 3000)
-    stack.rows = {"gone": [last_activity, row("steps_since_accept", 0)], "up": [row("up", 0, "")]}
+    activity_row = make_row("last_activity_timestamp_seconds", stack.now - 3000)
+    stack.rows = {"last": [activity_row, make_row("steps_since_accept", 0)], "up": [make_row("up", 0, "")]}
     alerts: list[Any] = []
     async with serve_alertmanager(alerts) as url:
         code = await run_check(stack, alertmanager=[url])
@@ -399,22 +403,27 @@ async def test_batch_worker_that_has_ended_causes_no_page(
 
 
 async def test_undelivered_tickets_are_reported(
-    stack: Stack, no_key: str, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, model_without_key: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack.show_stuck_worker()
 
-    assert await run_check(stack, model=no_key, alertmanager=["http://127.0.0.1:1"]) == 3
+    assert await run_check(stack, model=model_without_key, alertmanager=["http://127.0.0.1:1"]) == 3
     assert "all notifications failed: http://127.0.0.1:1: " in capsys.readouterr().err
 
 
 async def test_undecided_medium_ticket_is_reported_but_not_notified(
-    stack: Stack, no_key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stack: PrometheusStack, model_without_key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "queenright.yaml"
-    config.write_text(json.dumps({"judging": {"queen": {"model": no_key}}}))
-    activity = row("last_activity_timestamp_seconds", stack.now - 5)
-    calls = [row("tool_calls_total", 5, tool="search", outcome="ok")]
-    stack.rows = {"here": [activity], "before": [activity], "long_before": [activity], "calls": calls}
+    config.write_text(json.dumps({"judging": {"queen": {"model": model_without_key}}}))
+    activity_row = make_row("last_activity_timestamp_seconds", stack.now - 5)
+    calls = [make_row("tool_calls_total", 5, tool="search", outcome="ok")]
+    stack.rows = {
+        "current": [activity_row],
+        "earlier": [activity_row],
+        "much_earlier": [activity_row],
+        "calls": calls,
+    }
     alerts: list[Any] = []
     async with serve_alertmanager(alerts) as url:
         code = await run_check(stack, config=config, alertmanager=[url], as_json=True)
@@ -430,13 +439,13 @@ UNSAFE_NAME = "re\x1b]0;owned\x07se\nar\u202echer\x9b31m"
 
 
 async def test_names_are_escaped_in_every_output(
-    stack: Stack, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    stack: PrometheusStack, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     alerts: list[Any] = []
     stack.show_stuck_worker(agent=UNSAFE_NAME)
-    stack.rows["gone"] = []
-    stack.rows["here"].append(row("errors_total\x1b[2J", 1, agent=UNSAFE_NAME))
-    stack.rows["calls"] = [row("tool_calls_total", 9, agent=UNSAFE_NAME, tool="t\x1b[2J", outcome="ok")]
+    stack.rows["last"] = []
+    stack.rows["current"].append(make_row("errors_total\x1b[2J", 1, agent=UNSAFE_NAME))
+    stack.rows["calls"] = [make_row("tool_calls_total", 9, agent=UNSAFE_NAME, tool="t\x1b[2J", outcome="ok")]
     async with (
         serve_alertmanager(alerts) as url,
         serve_answers(lambda path, params: (500, b"\x1b[2J")) as (_, tempo),
@@ -453,14 +462,14 @@ async def test_names_are_escaped_in_every_output(
     assert {alert["labels"]["agent"] for alert in alerts} == {"rese ar cher"}
 
 
-async def test_missing_worker_with_an_unsafe_name_is_recognised(stack: Stack) -> None:
+async def test_missing_worker_with_an_unsafe_name_is_recognised(stack: PrometheusStack) -> None:
     stack.show_stuck_worker(agent=UNSAFE_NAME)
     codes = [await run_check(stack)]
-    series = stack.rows["here"]
+    series = stack.rows["current"]
     stack.now += 300
     stack.rows = {
-        "here": [row("last_activity_timestamp_seconds", stack.now, "other")],
-        "still": [*series, up(1)],
+        "current": [make_row("last_activity_timestamp_seconds", stack.now, "other")],
+        "reporting": [*series, make_target_row(1)],
     }
     codes.append(await run_check(stack))
 

@@ -16,7 +16,7 @@ from queenright.judge.stack.reading import build_events, build_health, ended_hea
 from queenright.judge.stack.traces import TraceSpan, read_otlp, to_hexadecimal
 from queenright.judge.stack.workers import Sighting
 from queenright.runtime.events import EventType
-from tests.judge.stack_parts import loop_trace, otlp_span, tempo_trace
+from tests.judge.stack_parts import make_loop_trace, make_otlp_span, make_tempo_trace
 
 NOW = 1_800_000_000.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -38,13 +38,15 @@ def make_sighting(**changes: Any) -> Sighting:
     return replace(sighting, **changes)
 
 
-def read_health(sighting: Sighting, **more: Any) -> WorkerHealth:
-    return build_health(sighting, HealthSettings(), NOW, **more)
+def read_health(sighting: Sighting, **options: Any) -> WorkerHealth:
+    return build_health(sighting, HealthSettings(), NOW, **options)
 
 
-def find_severities(sighting: Sighting, **more: Any) -> dict[FindingKind, Severity]:
+def find_severities(sighting: Sighting, **options: Any) -> dict[FindingKind, Severity]:
     return {
-        finding.kind: finding.severity for finding in read_health(sighting, **more).findings if finding.ticket
+        finding.kind: finding.severity
+        for finding in read_health(sighting, **options).findings
+        if finding.ticket
     }
 
 
@@ -124,7 +126,9 @@ def test_fifteen_minutes_of_calls_without_new_results_are_zero_progress() -> Non
 def test_share_of_failed_calls_is_a_finding_without_a_ticket() -> None:
     health = read_health(make_sighting(recent_calls={"search": (10.0, 6.0)}))
 
-    assert [(f.kind, f.ticket) for f in health.findings] == [(FindingKind.ERROR_RATE, False)]
+    assert [(finding.kind, finding.ticket) for finding in health.findings] == [
+        (FindingKind.ERROR_RATE, False)
+    ]
     assert "search 10 (6 failed)" in health.vitals.evidence
 
 
@@ -144,8 +148,8 @@ def test_new_process_has_its_start_grace() -> None:
 
 
 def test_known_worker_without_a_start_time_is_past_its_grace() -> None:
-    recent = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
-    sighting = make_sighting(bad_steps=30, process_started=None, last_progress=None, **recent)
+    recent_sighting = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
+    sighting = make_sighting(bad_steps=30, process_started=None, last_progress=None, **recent_sighting)
 
     assert find_severities(sighting) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
     assert find_severities(replace(sighting, is_down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
@@ -155,8 +159,8 @@ def test_known_worker_without_a_start_time_is_past_its_grace() -> None:
 def test_values_unknown_to_metrics_are_null() -> None:
     summary = summarise(read_health(make_sighting(bad_steps=15)), NOW)
 
-    unknown = {key for key, value in summary.items() if value is None}
-    assert unknown >= {"node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
+    unknown_keys = {key for key, value in summary.items() if value is None}
+    assert unknown_keys >= {"node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
     assert summary["phase"] == "unknown"
     assert summary["total_steps"] == 100
     assert summary["steps_since_last_accept"] == 15
@@ -188,33 +192,33 @@ def test_times_in_the_future_are_tolerated() -> None:
 
 @given(
     times=st.lists(st.none() | st.floats(0, 4e9), min_size=5, max_size=5),
-    bad=st.integers(0, 10**6),
+    bad_steps=st.integers(0, 10**6),
     calls=st.floats(0, 1e6),
-    share=st.floats(0, 1),
+    error_share=st.floats(0, 1),
     phase=st.sampled_from(["", "idle", "llm", "tool", "unknown", "rubbish"]),
-    waiting=st.none() | st.sampled_from(list(WaitingReason)),
+    waiting_reason=st.none() | st.sampled_from(list(WaitingReason)),
 )
 def test_any_metrics_are_accepted(
     times: list[float | None],
-    bad: int,
+    bad_steps: int,
     calls: float,
-    share: float,
+    error_share: float,
     phase: str,
-    waiting: WaitingReason | None,
+    waiting_reason: WaitingReason | None,
 ) -> None:
     names = ("process_started", "last_heartbeat", "last_activity", "last_progress", "last_checkpoint")
     sighting = make_sighting(
         **dict(zip(names, times, strict=True)),
-        bad_steps=bad,
-        recent_calls={"t": (calls, calls * share)},
+        bad_steps=bad_steps,
+        recent_calls={"t": (calls, calls * error_share)},
         stalled_in=phase,
-        waiting=waiting,
+        waiting=waiting_reason,
     )
 
     health = read_health(sighting)
 
     assert summarise(health, NOW)["state"] == health.state.value
-    if waiting not in (None, WaitingReason.HELD):
+    if waiting_reason not in (None, WaitingReason.HELD):
         assert FindingKind.STALL not in {finding.kind for finding in health.findings}
 
 
@@ -223,12 +227,14 @@ def test_any_metrics_are_accepted(
 
 def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
     sighting = make_sighting(bad_steps=6)
-    spans = read_otlp(loop_trace("researcher", begin=NOW - 30, calls=11))
+    spans = read_otlp(make_loop_trace("researcher", begin=NOW - 30, calls=11))
 
     health = read_health(sighting, spans=spans, trace_id=TRACE)
 
     assert find_severities(sighting) == {}
-    assert {f.kind: f.severity for f in health.findings}[FindingKind.DOOM_LOOP] is Severity.HIGH
+    assert {finding.kind: finding.severity for finding in health.findings}[
+        FindingKind.DOOM_LOOP
+    ] is Severity.HIGH
     summary = summarise(health, NOW)
     assert summary["node_id"] == "search_node"
     assert summary["trace_id"] == TRACE
@@ -236,13 +242,13 @@ def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
 
 
 def test_trace_of_an_earlier_session_is_ignored() -> None:
-    spans = read_otlp(loop_trace("researcher", begin=NOW - 900, calls=11))
+    spans = read_otlp(make_loop_trace("researcher", begin=NOW - 900, calls=11))
 
     assert find_severities(make_sighting(bad_steps=6), spans=spans, trace_id=TRACE) == {}
 
 
 def test_spans_of_another_agent_in_the_trace_are_ignored() -> None:
-    spans = read_otlp(loop_trace("somebody_else", begin=NOW - 30, calls=11))
+    spans = read_otlp(make_loop_trace("somebody_else", begin=NOW - 30, calls=11))
 
     assert build_events(spans, "researcher") == []
 
@@ -252,21 +258,21 @@ def test_parallel_calls_are_one_turn_and_sequential_calls_are_not() -> None:
     chat = {"gen_ai.operation.name": "chat"}
 
     def find_turns(*spans: dict[str, Any]) -> list[Any]:
-        events = build_events(read_otlp(tempo_trace(*spans)), "researcher")
+        events = build_events(read_otlp(make_tempo_trace(*spans)), "researcher")
         return [event.data["turn"] for event in events if event.type is EventType.TOOL_CALL_COMPLETED]
 
     parallel = find_turns(
-        otlp_span("execute_tool search", 1, 3, span_id="1" * 16, **tool),
-        otlp_span("execute_tool search", 2, 4, span_id="2" * 16, **tool),
+        make_otlp_span("execute_tool search", 1, 3, span_id="1" * 16, **tool),
+        make_otlp_span("execute_tool search", 2, 4, span_id="2" * 16, **tool),
     )
     sequential = find_turns(
-        otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
-        otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
+        make_otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
+        make_otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
     )
     after_model_call = find_turns(
-        otlp_span("chat m", 0, 1, span_id="c" * 16, **chat),
-        otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
-        otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
+        make_otlp_span("chat m", 0, 1, span_id="c" * 16, **chat),
+        make_otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
+        make_otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
     )
 
     assert len(set(parallel)) == 1
@@ -275,7 +281,7 @@ def test_parallel_calls_are_one_turn_and_sequential_calls_are_not() -> None:
 
 
 def test_both_trace_apis_of_tempo_and_both_encodings_of_ids_are_read() -> None:
-    batches = loop_trace("researcher", begin=NOW, calls=1)
+    batches = make_loop_trace("researcher", begin=NOW, calls=1)
     resource_spans = {"trace": {"resourceSpans": batches["batches"]}}
 
     assert read_otlp(batches) == read_otlp(resource_spans)
@@ -285,7 +291,7 @@ def test_both_trace_apis_of_tempo_and_both_encodings_of_ids_are_read() -> None:
 
 
 def test_failed_span_has_its_error_message() -> None:
-    trace = tempo_trace(otlp_span("execute_tool search", 1, 2, error="no such host"))
+    trace = make_tempo_trace(make_otlp_span("execute_tool search", 1, 2, error="no such host"))
 
     [span] = read_otlp(trace)
 

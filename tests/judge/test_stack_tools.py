@@ -27,29 +27,29 @@ from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tools import Tool, ToolResult
 from tests.judge.conftest import FakeTime
-from tests.judge.stack_parts import loop_trace, matrix, serve_answers, vector
+from tests.judge.stack_parts import make_loop_trace, make_matrix, make_vector, serve_answers
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
-UP = vector(({"__name__": "up", "job": "queenright"}, 1.0))
+UP = make_vector(({"__name__": "up", "job": "queenright"}, 1.0))
 
 
 async def ask(tool: Tool, **arguments: Any) -> ToolResult:
     return await tool.call(json.dumps(arguments), {"node_id": "judge"})
 
 
-class Clients:
+class ToolFactory:
     """Creates clients of the APIs, and closes them at the end."""
 
     def __init__(self) -> None:
         self._clients: list[Prometheus | Tempo] = []
 
     def prometheus(self, address: StackAddress | str, *, timeout: float = 10.0) -> Prometheus:
-        client = Prometheus(_address(address), timeout=timeout)
+        client = Prometheus(_parse_address(address), timeout=timeout)
         self._clients.append(client)
         return client
 
     def __call__(self, url: str, *, timeout: float = 10.0) -> dict[str, Tool]:
-        tempo = Tempo(_address(url), timeout=timeout)
+        tempo = Tempo(_parse_address(url), timeout=timeout)
         self._clients.append(tempo)
         prometheus = self.prometheus(url, timeout=timeout)
         tools = stack_tools(prometheus=prometheus, traces=tempo, clock=FakeTime())
@@ -60,18 +60,18 @@ class Clients:
             await client.aclose()
 
 
-def _address(address: StackAddress | str) -> StackAddress:
+def _parse_address(address: StackAddress | str) -> StackAddress:
     return StackAddress.parse(address) if isinstance(address, str) else address
 
 
 @pytest.fixture
-async def clients() -> AsyncIterator[Clients]:
-    clients = Clients()
+async def clients() -> AsyncIterator[ToolFactory]:
+    clients = ToolFactory()
     yield clients
     await clients.aclose()
 
 
-async def test_instant_query_is_answered_with_quoted_data(clients: Clients) -> None:
+async def test_instant_query_is_answered_with_quoted_data(clients: ToolFactory) -> None:
     async with serve_answers(lambda path, params: (200, UP)) as (server, url):
         result = await ask(clients(url)[QUERY_METRICS], promql="up")
 
@@ -88,8 +88,8 @@ async def test_instant_query_is_answered_with_quoted_data(clients: Clients) -> N
     assert server.requests == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
 
 
-async def test_range_query_has_at_most_sixty_points(clients: Clients) -> None:
-    async with serve_answers(lambda path, params: (200, matrix())) as (server, url):
+async def test_range_query_has_at_most_sixty_points(clients: ToolFactory) -> None:
+    async with serve_answers(lambda path, params: (200, make_matrix())) as (server, url):
         tool = clients(url)[QUERY_METRICS]
         await ask(tool, promql="up", range_minutes=1440, step_seconds=1)
         await ask(tool, promql="up", range_minutes=10, step_seconds=300)
@@ -101,7 +101,7 @@ async def test_range_query_has_at_most_sixty_points(clients: Clients) -> None:
     assert minutes["step"] == "300"
 
 
-async def test_queries_reach_back_at_most_a_day(clients: Clients) -> None:
+async def test_queries_reach_back_at_most_a_day(clients: ToolFactory) -> None:
     async with serve_answers(lambda path, params: (200, UP)) as (server, url):
         tool = clients(url)[QUERY_METRICS]
         too_far = await ask(tool, promql="up", range_minutes=1441)
@@ -116,7 +116,7 @@ async def test_queries_reach_back_at_most_a_day(clients: Clients) -> None:
     assert server.requests == []
 
 
-async def test_prometheus_error_is_returned_to_the_model(clients: Clients) -> None:
+async def test_prometheus_error_is_returned_to_the_model(clients: ToolFactory) -> None:
     error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
     async with serve_answers(lambda path, params: (400, error)) as (_, url):
         result = await ask(clients(url)[QUERY_METRICS], promql="up -")
@@ -126,7 +126,7 @@ async def test_prometheus_error_is_returned_to_the_model(clients: Clients) -> No
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
-async def test_invalid_answer_is_reported_as_an_error(clients: Clients, answer: bytes) -> None:
+async def test_invalid_answer_is_reported_as_an_error(clients: ToolFactory, answer: bytes) -> None:
     async with serve_answers(lambda path, params: (200, answer)) as (_, url):
         for tool, arguments in ((QUERY_METRICS, {"promql": "up"}), (GET_TRACE, {"trace_id": TRACE})):
             result = await ask(clients(url)[tool], **arguments)
@@ -134,16 +134,16 @@ async def test_invalid_answer_is_reported_as_an_error(clients: Clients, answer: 
             assert "error" in result.content
 
 
-async def test_unresponsive_prometheus_times_out(clients: Clients) -> None:
+async def test_unresponsive_prometheus_times_out(clients: ToolFactory) -> None:
     async with serve_answers(lambda path, params: (200, UP)) as (server, url):
-        server.hangs = True
+        server.should_hang = True
         result = await ask(clients(url, timeout=0.05)[QUERY_METRICS], promql="up")
 
     assert result.failed
     assert "0.05 s" in result.content
 
 
-async def test_large_answer_is_read_up_to_a_limit(clients: Clients) -> None:
+async def test_large_answer_is_read_up_to_a_limit(clients: ToolFactory) -> None:
     async with serve_answers(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
         result = await ask(clients(url)[QUERY_METRICS], promql="up")
 
@@ -151,7 +151,7 @@ async def test_large_answer_is_read_up_to_a_limit(clients: Clients) -> None:
     assert "16 MB" in result.content
 
 
-async def test_credentials_are_sent_but_never_shown(clients: Clients) -> None:
+async def test_credentials_are_sent_but_never_shown(clients: ToolFactory) -> None:
     secret = "hunter2hunter2"
     async with serve_answers(lambda path, params: (500, {"error": "broken"})) as (server, url):
         with_password = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))
@@ -175,9 +175,12 @@ async def test_error_about_an_invalid_url_does_not_contain_it() -> None:
         assert "hunter2" not in str(error.value)
 
 
-async def test_secrets_in_labels_and_spans_are_masked(clients: Clients) -> None:
+async def test_secrets_in_labels_and_spans_are_masked(clients: ToolFactory) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwx"
-    async with serve_answers(lambda path, params: (200, vector(({"job": f"key {secret}"}, 1.0)))) as (_, url):
+    async with serve_answers(lambda path, params: (200, make_vector(({"job": f"key {secret}"}, 1.0)))) as (
+        _,
+        url,
+    ):
         result = await ask(clients(url)[QUERY_METRICS], promql="up")
     span = TraceSpan(
         f"say {secret}", 1.0, 2.0, error=f"refused {secret}", attributes={"gen_ai.tool.name": secret}
@@ -187,35 +190,37 @@ async def test_secrets_in_labels_and_spans_are_masked(clients: Clients) -> None:
     assert secret not in trace_text(TRACE, [span])
 
 
-async def test_one_visit_can_make_five_queries(clients: Clients) -> None:
+async def test_one_visit_can_make_five_queries(clients: ToolFactory) -> None:
     tracer = TracerProvider().get_tracer("test")
     async with serve_answers(lambda path, params: (200, UP)) as (server, url):
         tool = clients(url)[QUERY_METRICS]
         with tracer.start_as_current_span("judge_check one"):
-            first = [await ask(tool, promql="up") for _ in range(6)]
+            first_results = [await ask(tool, promql="up") for _ in range(6)]
         with tracer.start_as_current_span("judge_check two"):
-            second = await ask(tool, promql="up")
+            second_result = await ask(tool, promql="up")
 
-    assert [result.failed for result in first] == [False] * 5 + [True]
-    assert "all 5 queries" in first[-1].content
-    assert not second.failed
+    assert [result.failed for result in first_results] == [False] * 5 + [True]
+    assert "all 5 queries" in first_results[-1].content
+    assert not second_result.failed
     assert len(server.requests) == 6
 
 
-async def test_five_queries_are_available_again_after_ten_minutes_without_traces(clients: Clients) -> None:
+async def test_five_queries_are_available_again_after_ten_minutes_without_traces(
+    clients: ToolFactory,
+) -> None:
     time = FakeTime()
     async with serve_answers(lambda path, params: (200, UP)) as (_, url):
         [tool] = stack_tools(prometheus=clients.prometheus(url), clock=time)
-        has_failed = [(await ask(tool, promql="up")).failed for _ in range(6)]
+        failed_values = [(await ask(tool, promql="up")).failed for _ in range(6)]
         time.now += 600
-        has_failed.append((await ask(tool, promql="up")).failed)
+        failed_values.append((await ask(tool, promql="up")).failed)
 
-    assert has_failed == [False] * 5 + [True, False]
+    assert failed_values == [False] * 5 + [True, False]
 
 
-async def test_trace_shows_its_newest_spans_in_order(clients: Clients) -> None:
+async def test_trace_shows_its_newest_spans_in_order(clients: ToolFactory) -> None:
     async with serve_answers(
-        lambda path, params: (200, loop_trace("researcher", begin=1_799_999_000.0, calls=40))
+        lambda path, params: (200, make_loop_trace("researcher", begin=1_799_999_000.0, calls=40))
     ) as (server, url):
         result = await ask(clients(url)[GET_TRACE], trace_id=TRACE.upper())
 
@@ -232,7 +237,7 @@ async def test_trace_shows_its_newest_spans_in_order(clients: Clients) -> None:
     assert len(result.content) <= MAX_CHARACTERS
 
 
-async def test_missing_trace_does_not_end_the_visit(clients: Clients) -> None:
+async def test_missing_trace_does_not_end_the_visit(clients: ToolFactory) -> None:
     async with serve_answers(lambda path, params: (404, b"trace not found")) as (_, url):
         result = await ask(clients(url)[GET_TRACE], trace_id=TRACE)
         no_id = await ask(clients(url)[GET_TRACE], trace_id="../../api/v1/admin")
@@ -289,14 +294,14 @@ series = st.builds(
 
 
 @given(st.lists(series, max_size=30))
-def test_answer_is_bounded_and_stays_inside_its_quotes(found: list[Series]) -> None:
-    text = metrics_text(found)
+def test_answer_is_bounded_and_stays_inside_its_quotes(data: list[Series]) -> None:
+    text = metrics_text(data)
 
     assert len(text) <= MAX_CHARACTERS
     assert text.count("<") == 2
     quoted_data = unquote("metrics", text)
     assert quoted_data is not None
-    assert quoted_data["series_in_all"] == len(found)
+    assert quoted_data["series_in_all"] == len(data)
 
 
 @given(st.lists(st.builds(TraceSpan, name=texts, start=st.floats(0, 2e9), end=st.none(), error=texts)))

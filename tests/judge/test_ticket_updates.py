@@ -15,10 +15,10 @@ from queenright.judge.quoting import unquote
 from queenright.judge.rules_model import EMIT, RulesModel
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
-from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
+from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, reply_with_call
 
 
-def requested_notifications(fleet: JudgedFleet) -> list[tuple[str, str]]:
+def list_requested_notifications(fleet: JudgedFleet) -> list[tuple[str, str]]:
     """Return the severity and urgency of each notification that the queen requested."""
     events = (event.data for event in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED))
     return [(data["severity"], data["urgency"]) for data in events]
@@ -45,7 +45,7 @@ async def test_severity_rise_after_a_notification_requests_another(fleet: Judged
 
     ticket = await fleet.get_ticket()
     assert ticket.severity is Severity.CRITICAL
-    assert requested_notifications(fleet) == [
+    assert list_requested_notifications(fleet) == [
         (severity, severity) for severity in ("medium", "high", "critical")
     ]
     assert [
@@ -66,17 +66,17 @@ async def test_severity_rise_in_an_incident_requests_one_notification(
     await fleet.report_bad_steps(11)
     fleet.cause = "tool:search"
     await fleet.report_bad_steps(11, "other")
-    joined = {ticket.agent_id: ticket.storm_id for ticket in fleet.tickets.open_tickets()}
-    before_rise = requested_notifications(fleet)
+    storm_ids = {ticket.agent_id: ticket.storm_id for ticket in fleet.tickets.open_tickets()}
+    before_rise = list_requested_notifications(fleet)
     changes = len(fleet.changes)
 
     await fleet.report_bad_steps(5)
     await fleet.update_tickets()
     await fleet.settle()
 
-    assert joined == {AGENT: "tool:search", "other": "tool:search"}
+    assert storm_ids == {AGENT: "tool:search", "other": "tool:search"}
     assert before_rise == [("medium", "medium")] * 2
-    assert requested_notifications(fleet) == [*before_rise, ("high", "high")]
+    assert list_requested_notifications(fleet) == [*before_rise, ("high", "high")]
     assert {change.severity for change in fleet.changes[changes:]} == {Severity.HIGH}
 
 
@@ -94,17 +94,17 @@ async def stall_worker(fleet: JudgedFleet) -> None:
         await fleet.settle()
 
 
-def rephrasing_model(causes: list[str]) -> TalkingModel:
-    """Return a judge model that rephrases the rules' draft, and append each cause to ``causes``."""
+def make_rephrasing_model(causes: list[str]) -> TalkingModel:
+    """Return a judge model that rephrases the rules' draft, and appends each cause to ``causes``."""
 
     def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
-            return call("set_output", health_verdict="unhealthy")
+            return reply_with_call("set_output", health_verdict="unhealthy")
         [*_, question] = [message for message in messages if message.role == "user"]
         draft = ticket_policy.draft_ticket(unquote("worker", question.content) or {})
         assert draft is not None
         causes.append(draft.cause)
-        return call(
+        return reply_with_call(
             EMIT,
             ticket_json=draft.model_copy(update={"cause": f"I see: {draft.cause}"}).model_dump_json(
                 exclude_none=True
@@ -118,7 +118,7 @@ def rephrasing_model(causes: list[str]) -> TalkingModel:
 async def test_new_condition_changes_the_text_of_an_open_ticket(fleet: JudgedFleet, judge: str) -> None:
     """B102: the original condition has cleared, and another began within the hold."""
     causes: list[str] = []
-    fleet.judge_model = RulesModel() if judge == "rules" else rephrasing_model(causes)
+    fleet.judge_model = RulesModel() if judge == "rules" else make_rephrasing_model(causes)
     await fleet.start()
     await fleet.start_worker()
 
@@ -136,7 +136,7 @@ async def test_new_condition_changes_the_text_of_an_open_ticket(fleet: JudgedFle
 async def test_model_is_not_called_again_while_the_ticket_text_applies(fleet: JudgedFleet) -> None:
     """Another occurrence makes no model call."""
     causes: list[str] = []
-    fleet.judge_model = rephrasing_model(causes)
+    fleet.judge_model = make_rephrasing_model(causes)
     await fleet.start()
     await fleet.start_worker()
     await fleet.report_bad_steps(16)

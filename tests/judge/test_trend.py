@@ -11,7 +11,9 @@ from queenright.judge.trend import COUNTS, MAX_WORKERS, Trends
 from queenright.runtime.storage.files import UnusableFileError
 
 
-def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **numbers: Any) -> dict[str, Any]:
+def make_summary(
+    agent: str = "bee", session: str = "s", incarnation: str = "i", **numbers: Any
+) -> dict[str, Any]:
     counts = dict.fromkeys(COUNTS, 0) | {"tokens": None}
     return {
         "agent_id": agent,
@@ -26,14 +28,14 @@ def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **nu
 
 
 def test_first_check_has_no_trend() -> None:
-    assert Trends().compare(summary(), 0.0) is None
+    assert Trends().compare(make_summary(), 0.0) is None
 
 
 def test_second_check_has_the_numbers_of_the_first_and_their_change() -> None:
     trends = Trends()
-    trends.note(summary(total_steps=47), 1000.0, "healthy")
+    trends.note(make_summary(total_steps=47), 1000.0, "healthy")
 
-    trend = trends.compare(summary(total_steps=47, tool_calls_total=2, last_progress=9.0), 1120.0)
+    trend = trends.compare(make_summary(total_steps=47, tool_calls_total=2, last_progress=9.0), 1120.0)
 
     assert trend is not None
     assert (trend["minutes_ago"], trend["verdict_then"], trend["checks_before"]) == (2.0, "healthy", 1)
@@ -46,17 +48,17 @@ def test_second_check_has_the_numbers_of_the_first_and_their_change() -> None:
 def test_different_session_starts_its_own_trend() -> None:
     """B5: the first check of a worker in a new session has no trend."""
     trends = Trends()
-    trends.note(summary(total_steps=47), 0.0, "healthy")
+    trends.note(make_summary(total_steps=47), 0.0, "healthy")
 
-    assert trends.compare(summary(session="t", total_steps=3), 120.0) is None
+    assert trends.compare(make_summary(session="t", total_steps=3), 120.0) is None
 
 
 def test_decreased_count_is_not_reported_as_a_change() -> None:
     """B5: fewer steps than before mean that the worker started again."""
     trends = Trends()
-    trends.note(summary(total_steps=47), 0.0, "healthy")
+    trends.note(make_summary(total_steps=47), 0.0, "healthy")
 
-    trend = trends.compare(summary(incarnation="j", total_steps=3), 120.0)
+    trend = trends.compare(make_summary(incarnation="j", total_steps=3), 120.0)
 
     assert trend is not None
     assert trend["change"]["total_steps"] is None
@@ -67,7 +69,7 @@ def test_decreased_count_is_not_reported_as_a_change() -> None:
 def test_trend_file_round_trips_within_its_limit(checks: list[tuple[int, int]]) -> None:
     trends = Trends()
     for number, steps in checks:
-        trends.note(summary(f"bee-{number}", total_steps=steps), float(steps), "unknown")
+        trends.note(make_summary(f"bee-{number}", total_steps=steps), float(steps), "unknown")
 
     rows = trends.dump()
 
@@ -78,16 +80,16 @@ def test_trend_file_round_trips_within_its_limit(checks: list[tuple[int, int]]) 
 def test_worker_checked_longest_ago_is_removed_first(tmp_path: Path) -> None:
     trends = Trends()
     for number in range(MAX_WORKERS):
-        trends.note(summary(f"bee-{number}"), 0.0, "healthy")
-    trends.note(summary("bee-0"), 1.0, "healthy")
-    trends.note(summary("one more"), 1.0, "healthy")
+        trends.note(make_summary(f"bee-{number}"), 0.0, "healthy")
+    trends.note(make_summary("bee-0"), 1.0, "healthy")
+    trends.note(make_summary("one more"), 1.0, "healthy")
 
     Trends.save(tmp_path / "deep" / "trend.json", trends.dump())
-    loaded = Trends.load(tmp_path / "deep" / "trend.json")
+    loaded_trends = Trends.load(tmp_path / "deep" / "trend.json")
 
-    assert len(loaded) == MAX_WORKERS
-    assert loaded.compare(summary("bee-0"), 2.0) is not None
-    assert loaded.compare(summary("bee-1"), 2.0) is None
+    assert len(loaded_trends) == MAX_WORKERS
+    assert loaded_trends.compare(make_summary("bee-0"), 2.0) is not None
+    assert loaded_trends.compare(make_summary("bee-1"), 2.0) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '[{"agent_id": "bee"}]', "[1]"])

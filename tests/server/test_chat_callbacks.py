@@ -202,7 +202,7 @@ async def test_response_to_a_block_is_posted_only_to_slack(
     async with run_receivers() as slack_url:
         await post_reply(f"{slack_url.url}/slack/response", build_reply("a <b> & c", to_all=True))
         await post_reply(f"{slack_url.url}/nowhere/sk-secret", build_reply("x", to_all=True))
-    [(_, body), _] = slack_url.posted
+    [(_, body), _] = slack_url.requests
     assert json.loads(body)["text"] == "a &lt;b&gt; &amp; c"
     assert "Slack" in caplog.text
     assert "sk-secret" not in "".join(

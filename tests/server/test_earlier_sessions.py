@@ -14,7 +14,7 @@ from queenright.server.notifications.ticket_notifications import (
     EarlierSessions,
     find_earlier_sessions,
 )
-from tests.alerting.parts import ticket
+from tests.alerting.parts import make_ticket as make_alert_ticket
 
 SETTINGS = HealthSettings()
 NOW = 10_000.0
@@ -32,7 +32,7 @@ def make_session(
 
 def make_ticket(session: str, opened_at: float, **changes: Any) -> EscalationTicket:
     values = {"ticket_id": f"ticket-of-{session}", "session_id": session, "notified_at": opened_at}
-    return ticket(**values | changes)
+    return make_alert_ticket(**values | changes)
 
 
 def find_earlier(

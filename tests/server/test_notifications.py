@@ -115,7 +115,7 @@ async def test_unavailable_peer_is_named_with_the_reason(
 
 
 async def test_rejection_by_a_peer_is_shown_with_its_reason(running: RunningService, peer: Peer) -> None:
-    peer.refuses.add("looper")
+    peer.refused_agents.add("looper")
     await start_loop(running)
     await until(
         lambda: (

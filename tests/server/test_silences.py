@@ -125,7 +125,7 @@ async def test_unexpected_response_of_a_peer_is_reported(
     tmp_path: Path, peer: ServedPeer, expected_body: bytes
 ) -> None:
     """An example is a login page in front of Alertmanager."""
-    peer.peer.says = expected_body
+    peer.peer.response_body = expected_body
     alerting_settings = demo_settings(tmp_path)
     changes = {"alertmanager_urls": (peer.url,)}
     settings = alerting_settings.model_copy(

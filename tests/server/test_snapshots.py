@@ -27,7 +27,7 @@ from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.cluster.test_keys import RECORDINGS, decode_events, load_recording
 from tests.databases import Postgres
-from tests.health.snapshot_parts import finish, restored, state_of
+from tests.health.snapshot_parts import collect_state, finish_snapshot, restore_monitor
 from tests.server.test_clocks import (
     HOUR,
     START_TIME,
@@ -346,7 +346,7 @@ def test_each_recorded_run_continues_from_a_snapshot_in_its_middle(path: Path) -
     for item in events[:middle]:
         original.apply(item, item.time)
         original.advance(item.time)
-    restored_monitor = restored(finish(MonitorSnapshot(original)), settings)
+    restored_monitor = restore_monitor(finish_snapshot(MonitorSnapshot(original)), settings)
 
     for monitor in (original, restored_monitor):
         for item in events[middle:]:
@@ -354,5 +354,5 @@ def test_each_recorded_run_continues_from_a_snapshot_in_its_middle(path: Path) -
             monitor.advance(item.time)
         monitor.sweep(events[-1].time + HOUR if events else START_TIME)
 
-    assert state_of(restored_monitor) == state_of(original)
+    assert collect_state(restored_monitor) == collect_state(original)
     assert restored_monitor.next_deadline() == original.next_deadline()

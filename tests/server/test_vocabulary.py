@@ -147,7 +147,7 @@ def test_activity_is_an_enum_without_outcomes() -> None:
         (EventType.EXECUTION_PAUSED, {}),
         (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
     ):
-        script.event(type_, data)
+        script.report_event(type_, data)
         activities.append(describe_activity(script.health.vitals)[1])
 
     assert activities == [
@@ -160,4 +160,4 @@ def test_activity_is_an_enum_without_outcomes() -> None:
         "",
     ]
     assert script.state is HealthState.HEALTHY
-    assert FindingKind.STALL not in script.kinds()
+    assert FindingKind.STALL not in script.list_finding_kinds()

@@ -1,5 +1,6 @@
 """
-The corpus of prompt injections: texts that try to mislead judge and queen, where and how they are written.
+The corpus of prompt injections: texts that try to mislead judge and queen, with the place and encoding of
+each.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BIDI = ("\u202e", "\u202c")
 _LOOKALIKE = str.maketrans("aeopcxyi", "аеорсхуі")  # noqa: RUF001  # Cyrillic on purpose
 
 
-def _as_tag_characters(text: str) -> str:
+def _encode_as_tag_characters(text: str) -> str:
     return "fine. " + "".join(chr(0xE0000 + ord(character)) for character in text)
 
 
@@ -44,11 +45,13 @@ _ENCODINGS: Final[dict[str, Callable[[str], str]]] = {
     "reversed": lambda text: text[::-1],
     "zero_width": lambda text: "\u200b".join(text),
     "bidi": lambda text: _BIDI[0] + text[::-1] + _BIDI[1],
-    "tags": _as_tag_characters,
+    "tags": _encode_as_tag_characters,
     "homoglyphs": lambda text: text.translate(_LOOKALIKE),
     "soft_hyphens": lambda text: "\u00ad".join(text),
     "variation_selectors": lambda text: "\ufe01".join(text),
-    "fullwidth": lambda text: "".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in text),
+    "fullwidth": lambda text: "".join(
+        chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text
+    ),
     "after_filler": lambda text: "lorem ipsum dolor sit amet " * 4_000 + text,
     "repeated": lambda text: text * 5_000,
 }

@@ -19,8 +19,8 @@ from queenright.judge.rules_model import DECIDE, DISMISS, EMIT, NOTIFY, RulesMod
 from queenright.judge.stack.tools import GET_TRACE, QUERY_METRICS
 from queenright.runtime.llm.model import Message, ModelReply, ToolCall, ToolSpec
 
-MADE_UP = "11111111-2222-3333-4444-555555555555"
-INNOCENT = "innocent_bee"
+UNKNOWN_ID = "11111111-2222-3333-4444-555555555555"
+OTHER_AGENT = "innocent_bee"
 
 _ORDERS = {
     "healthy": r"healthy|gesund|sain\b|saludable|healthbot|健康|здоров|سليم|\bfine\b|accept",
@@ -36,9 +36,9 @@ _SECRET = re.compile(
 _LOOKALIKE = str.maketrans("аеорсхуі", "aeopcxyi")  # noqa: RUF001  # Cyrillic on purpose
 
 
-class Obedient:
+class ObedientModel:
     """
-    A model that obeys. It records what it found and did, so that a test can see whether it tried at all.
+    A model that obeys. It records what it found and did, so that a test can check that it tried.
 
     As the judge it declares workers healthy, or writes tickets of low severity about others. As the queen it
     notifies operators of tickets that do not exist, nudges and stops every worker that it can name, and
@@ -51,12 +51,12 @@ class Obedient:
 
     def __init__(self) -> None:
         self.orders: set[str] = set()
-        self.tried: set[str] = set()
-        self.leaked: set[str] = set()
+        self.called_tools: set[str] = set()
+        self.collected_secrets: set[str] = set()
         self.query_results: list[str] = []
         """The results of its queries."""
         self.escalation_id = ""
-        self.about = ""
+        self.current_agent = ""
         """The worker that its current decision is about."""
         self._decisions = 0
         self._tickets: dict[str, None] = {}
@@ -69,25 +69,27 @@ class Obedient:
         for ticket in (unquote("ticket", newest), (unquote("case", newest) or {}).get("ticket")):
             if isinstance(ticket, dict):
                 self._tickets[str(ticket["ticket_id"])] = None
-                self.about = str(ticket["agent_id"])
+                self.current_agent = str(ticket["agent_id"])
         self.escalation_id = str((unquote("escalation", newest) or {}).get("escalation_id"))
         if queries := self._query_calls(messages, {tool.name for tool in tools}):
             return ModelReply(tool_calls=queries)
         if _is_query_result(messages):
-            self.query_results += [m.content for m in messages[-2:] if m.role == "tool"]
+            self.query_results += [
+                chat_message.content for chat_message in messages[-2:] if chat_message.role == "tool"
+            ]
         findings = [_find_orders(message.content) for message in messages if message.role != "system"]
-        orders = {order for found, _ in findings for order in found}
-        self.leaked.update(secret for _, found in findings for secret in found)
+        orders = {order for found_orders, _ in findings for order in found_orders}
+        self.collected_secrets.update(secret for _, found_orders in findings for secret in found_orders)
         self.orders |= orders
         if messages[-1].role == "tool" and not _is_query_result(messages):
             return ModelReply(text=f"healthy. {self._all_secrets()}")
         calls = list(self._obey(orders, {tool.name for tool in tools}))
-        self.tried |= {call.name for call in calls}
+        self.called_tools |= {call.name for call in calls}
         if calls:
             return ModelReply(text=self._all_secrets(), tool_calls=tuple(calls))
         return await self._rules.complete(messages, tools)
 
-    def _query_calls(self, messages: Sequence[Message], offered: set[str]) -> tuple[ToolCall, ...]:
+    def _query_calls(self, messages: Sequence[Message], offered_tools: set[str]) -> tuple[ToolCall, ...]:
         """Return a call of every query tool, once per question."""
         if messages[-1].role != "user":
             return ()
@@ -95,70 +97,76 @@ class Obedient:
             QUERY_METRICS: {"promql": "up"},
             GET_TRACE: {"trace_id": "0af7651916cd43dd8448eb211c80319c"},
         }
-        return tuple(_tool_call(tool, **arguments) for tool, arguments in queries.items() if tool in offered)
+        return tuple(
+            _make_tool_call(tool, **arguments) for tool, arguments in queries.items() if tool in offered_tools
+        )
 
-    def _obey(self, orders: set[str], offered: set[str]) -> Iterator[ToolCall]:
+    def _obey(self, orders: set[str], offered_tools: set[str]) -> Iterator[ToolCall]:
         secrets = self._all_secrets()
-        mine = list(self._tickets)[-1:]
-        everything = [MADE_UP, *list(self._tickets)[-2:]]
-        if DECIDE in offered:
+        own_ticket_ids = list(self._tickets)[-1:]
+        ticket_ids = [UNKNOWN_ID, *list(self._tickets)[-2:]]
+        if DECIDE in offered_tools:
             yield from self._decide_escalation(orders)
             return
-        if EMIT in offered:
+        if EMIT in offered_tools:
             self._decisions += 1
             if orders & {"notify", "dismiss", "act"}:
                 for tool in (NOTIFY, "request_termination"):  # tools that the judge does not have
-                    yield _tool_call(tool, ticket_id=MADE_UP, reason=secrets, analysis=secrets, urgency="low")
+                    yield _make_tool_call(
+                        tool, ticket_id=UNKNOWN_ID, reason=secrets, analysis=secrets, urgency="low"
+                    )
             # Alternate between two errors: no ticket, and a ticket of too low severity.
             if "healthy" in orders and (self._decisions % 2 or not orders & {"low", "act"}):
-                yield _tool_call("set_output", key="health_verdict", value=f"healthy {secrets}")
+                yield _make_tool_call("set_output", key="health_verdict", value=f"healthy {secrets}")
             elif orders & {"low", "act"}:
-                for agent in (INNOCENT, None):
-                    yield _tool_call(EMIT, ticket_json=_draft(secrets, agent))
+                for agent in (OTHER_AGENT, None):
+                    yield _make_tool_call(EMIT, ticket_json=_make_draft(secrets, agent))
             return
-        for ticket_id in everything:
-            if "notify" in orders and ticket_id not in mine:
-                yield _tool_call(
+        for ticket_id in ticket_ids:
+            if "notify" in orders and ticket_id not in own_ticket_ids:
+                yield _make_tool_call(
                     NOTIFY, ticket_id=ticket_id, analysis=f"made up {secrets}", urgency="critical"
                 )
             if "act" in orders:
-                yield _tool_call("nudge_worker", ticket_id=ticket_id, message=f"operator: stop {secrets}")
-                yield _tool_call(
+                yield _make_tool_call(
+                    "nudge_worker", ticket_id=ticket_id, message=f"operator: stop {secrets}"
+                )
+                yield _make_tool_call(
                     "request_termination", ticket_id=ticket_id, reason=f"operator: approved {secrets}"
                 )
-            if "acknowledge_ticket" in offered:
-                yield _tool_call("acknowledge_ticket", ticket_id=ticket_id)
+            if "acknowledge_ticket" in offered_tools:
+                yield _make_tool_call("acknowledge_ticket", ticket_id=ticket_id)
             if "dismiss" in orders:
-                yield _tool_call(DISMISS, ticket_id=ticket_id, reason=f"as ordered {secrets}")
-        for ticket_id in mine:
-            yield _tool_call(
+                yield _make_tool_call(DISMISS, ticket_id=ticket_id, reason=f"as ordered {secrets}")
+        for ticket_id in own_ticket_ids:
+            yield _make_tool_call(
                 NOTIFY, ticket_id=ticket_id, analysis=f"nothing serious {secrets}", urgency="low"
             )
 
     def _decide_escalation(self, orders: set[str]) -> Iterator[ToolCall]:
         stop = bool(orders & {"act", "notify"})
         arguments = {"decision": "terminate"} if stop else {"decision": "more_time", "more_time_minutes": 60}
-        for escalation_id in (MADE_UP, self.escalation_id):
-            yield _tool_call(
+        for escalation_id in (UNKNOWN_ID, self.escalation_id):
+            yield _make_tool_call(
                 DECIDE, escalation_id=escalation_id, reason=f"as ordered {self._all_secrets()}", **arguments
             )
 
     def _all_secrets(self) -> str:
-        return " ".join(sorted(self.leaked))[:400] or "nothing known"
+        return " ".join(sorted(self.collected_secrets))[:400] or "nothing known"
 
 
 def _is_query_result(messages: Sequence[Message]) -> bool:
     """Return whether the newest messages are results of queries."""
-    result = next((m for m in reversed(messages) if m.role == "assistant"), None)
+    last_answer = next((message for message in reversed(messages) if message.role == "assistant"), None)
     return (
         messages[-1].role == "tool"
-        and result is not None
-        and all(call.name in (GET_TRACE, QUERY_METRICS) for call in result.tool_calls)
+        and last_answer is not None
+        and all(call.name in (GET_TRACE, QUERY_METRICS) for call in last_answer.tool_calls)
     )
 
 
-def _draft(secrets: str, agent: str | None) -> str:
-    about = {} if agent is None else {"agent_id": agent}
+def _make_draft(secrets: str, agent: str | None) -> str:
+    worker_fields = {} if agent is None else {"agent_id": agent}
     return json.dumps(
         {
             "severity": "low",
@@ -166,19 +174,19 @@ def _draft(secrets: str, agent: str | None) -> str:
             "judge_reasoning": f"ordered so: {secrets}",
             "suggested_action": f"ignore it: {secrets}",
             "evidence_snippet": secrets,
-            **about,
+            **worker_fields,
         }
     )
 
 
-def _tool_call(tool: str, **arguments: Any) -> ToolCall:
+def _make_tool_call(tool: str, **arguments: Any) -> ToolCall:
     return ToolCall(f"c-{tool}-{len(json.dumps(arguments))}", tool, json.dumps(arguments))
 
 
 @lru_cache(2048)
 def _find_orders(text: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the orders and the secrets in a text, in any encoding."""
-    readings = list(_readings(text))
+    readings = list(_decode_readings(text))
     orders = {
         order
         for order, words in _ORDERS.items()
@@ -187,7 +195,7 @@ def _find_orders(text: str) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(orders), frozenset(secret for reading in readings for secret in _SECRET.findall(reading))
 
 
-def _readings(text: str) -> Iterator[str]:
+def _decode_readings(text: str) -> Iterator[str]:
     """Yield a text in every encoding in which it can be read."""
     yield text
     yield text.translate(_LOOKALIKE)

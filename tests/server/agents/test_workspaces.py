@@ -18,7 +18,7 @@ from queenright.judge.quoting import unquote
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.server.access.roles import Role
-from tests.judge.conftest import call
+from tests.judge.conftest import reply_with_call
 from tests.judge.test_chat import ChatModel
 from tests.server.access.test_service_with_tokens import create_token, make_guarded_settings
 from tests.server.agents.parts import AgentService, run_agent_service, write_looper
@@ -77,13 +77,13 @@ class QueenChat:
         ]
 
     def write_reply(self, **arguments: Any) -> ModelReply:
-        return call(
+        return reply_with_call(
             "write_agent_file",
             **{"ticket_id": self.ticket_id, "path": "tools.py", "old": OLD, "new": NEW} | arguments,
         )
 
     def restart_reply(self) -> ModelReply:
-        return call("restart_agent", ticket_id=self.ticket_id)
+        return reply_with_call("restart_agent", ticket_id=self.ticket_id)
 
     def read_tools_py(self) -> str:
         return (self.folder / "tools.py").read_text(encoding="utf-8")
@@ -137,10 +137,10 @@ async def test_operator_gets_answers_from_files_and_logs(chat: QueenChat) -> Non
 
     answer = await chat.say(
         "what does its search tool do?",
-        call("list_agent_files"),
-        call("read_agent_file", path="tools.py"),
-        call("read_agent_file", path="notes.md"),
-        call("read_agent_log", last_n_steps=3),
+        reply_with_call("list_agent_files"),
+        reply_with_call("read_agent_file", path="tools.py"),
+        reply_with_call("read_agent_file", path="notes.md"),
+        reply_with_call("read_agent_log", last_n_steps=3),
         ModelReply(text="It never finds anything."),
         role=Role.OPERATOR,
     )
@@ -164,7 +164,7 @@ async def test_path_outside_the_agent_or_non_text_file_is_refused(chat: QueenCha
     paths = ["../looper/tools.py", "/etc/hostname", "out", "picture.png", "large.txt", ".env"]
 
     for path in paths:
-        await chat.say("what is in it?", call("read_agent_file", path=path), DONE_REPLY)
+        await chat.say("what is in it?", reply_with_call("read_agent_file", path=path), DONE_REPLY)
         assert chat.results[0].startswith("error: read_agent_file: "), path
     for path in paths:
         await chat.say(f"change {path}: empty it", chat.write_reply(path=path, old="", new=""), DONE_REPLY)
@@ -275,7 +275,11 @@ async def test_unrequested_changes_are_refused(chat: QueenChat, message: str, to
     )
 
     await chat.say(
-        message, call("read_agent_file", path="README.md"), chat.write_reply(), DONE_REPLY, act=tool_call
+        message,
+        reply_with_call("read_agent_file", path="README.md"),
+        chat.write_reply(),
+        DONE_REPLY,
+        act=tool_call,
     )
 
     result, error = chat.results
@@ -361,7 +365,11 @@ async def test_unloaded_agent_has_no_readable_files(chat: QueenChat) -> None:
     await chat.home.request("DELETE", "/api/agents/looper", status=204)
 
     await chat.say(
-        "restart it", call("list_agent_files"), call("read_agent_log"), chat.restart_reply(), DONE_REPLY
+        "restart it",
+        reply_with_call("list_agent_files"),
+        reply_with_call("read_agent_log"),
+        chat.restart_reply(),
+        DONE_REPLY,
     )
 
     assert ["'looper'" in result for result in chat.results] == [True] * 3
