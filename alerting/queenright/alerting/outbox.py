@@ -111,7 +111,7 @@ class Outbox:
         ]
         self._pending_without_peer: dict[int, float] = {}
         self._active = 0
-        self._make_counter: dict[int, Notification] = {}
+        self._notifications: dict[int, Notification] = {}
         self._last_id = 0
         """Highest id at the last read; rows with a higher id are new."""
         self._read_at: float | None = None
@@ -200,7 +200,7 @@ class Outbox:
                 self._read_at = None
                 _log.exception("Delivery failed unexpectedly; retrying")
                 next_due = self._clock() + _STORE_RETRY_SECONDS
-            await asyncio.sleep(len(self._make_counter) * _PAUSE_PER_ROW_SECONDS)
+            await asyncio.sleep(len(self._notifications) * _PAUSE_PER_ROW_SECONDS)
             pause = min(max(next_due - self._clock(), 0.005), next(delays, _POLL_SECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -262,35 +262,35 @@ class Outbox:
             changed_rows, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
-            before, self._make_counter = self._make_counter, {}
+            before, self._notifications = self._notifications, {}
             self._all_read_at = now
         else:
-            known_rows, since, above = dict(self._make_counter), at - _READ_OVERLAP_SECONDS, self._last_id
+            known_rows, since, above = dict(self._notifications), at - _READ_OVERLAP_SECONDS, self._last_id
             changed_rows = await self._store.read(
                 lambda conn: read_changed(conn, known_rows, since, above=above)
             )
-            before = self._make_counter
+            before = self._notifications
             self._last_id = max((self._last_id, *(notification.id for notification in changed_rows)))
         for notification in changed_rows:
             # Another peer may have accepted the notification during this read.
             if at is not None and (earlier := before.get(notification.id)) is not None:
                 notification.fired.update(earlier.fired)
                 notification.resolved.update(earlier.resolved)
-            self._make_counter[notification.id] = notification
+            self._notifications[notification.id] = notification
         # `_read_at` is None if a write failed in the meantime. Then the next read must be a full one.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)
-        return list(self._make_counter.values())
+        return list(self._notifications.values())
 
     def _apply_receipts(self, receipts: Sequence[Receipt], completed_ids: Sequence[int]) -> None:
         """Apply the written changes to the notifications in memory."""
         for receipt in receipts:
-            notification = self._make_counter.get(receipt.notification_id)
+            notification = self._notifications.get(receipt.notification_id)
             if notification is not None and receipt.error is None:
                 accepted_times = notification.fired if receipt.status == "firing" else notification.resolved
                 accepted_times.setdefault(receipt.peer, receipt.at)
         for notification_id in completed_ids:
-            self._make_counter.pop(notification_id, None)
+            self._notifications.pop(notification_id, None)
 
     async def _deliver_without_peers(self, notifications: list[Notification], now: float) -> float:
         """Close ended notifications and keep firing ones, because no peer is configured."""

@@ -210,16 +210,16 @@ class LoopSettings(_Block):
     blind_repeats: ClassVar = 10
     """Identical calls in a row whose results are unknown."""
     minimum_results: ClassVar = 7
-    """The number of results above which ``known_results_share`` applies."""
+    """The minimum number of results for ``known_results_share`` to apply."""
     known_results_share: ClassVar = 0.55
     """Share of results that are not new. It is above one half, because acknowledgements count half."""
     pause_seconds: ClassVar = 60.0
-    """Seconds between two identical calls above which any call is a poll."""
+    """Minimum seconds between two identical calls for any call to be a poll."""
     polls: ClassVar = 20
     """Polls with the same answer that are too frequent, or whose call does not read a state."""
     poll_seconds: ClassVar = 15.0
     """
-    Seconds between two identical reads in a row above which they are polls (5 for a read of a state). Loops
+    Minimum seconds between two identical reads in a row for them to be polls (5 for a read of a state). Loops
     repeat faster.
     """
     window: ClassVar = 20

@@ -38,7 +38,7 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
         selectors: Metrics named ``queenright_worker_…`` get the matchers ``worker``, other metrics
             ``service``.
         matchers: Further matchers, such as ``'outcome!="ok"'``.
-        suffix: ``_bucket`` or ``_format_count`` for a histogram.
+        suffix: ``_bucket`` or ``_count`` for a histogram.
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):

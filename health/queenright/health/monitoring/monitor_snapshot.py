@@ -164,7 +164,7 @@ class MonitorSnapshot:
         self._clocks = dict(monitor._clocks)
         self._is_discarded = False
         self._open_part()
-        self._split_batches = _copy_batches(monitor)
+        self._batches = _copy_batches(monitor)
         monitor.snapshot = self
 
     def record(self, worker: WorkerHealth) -> None:
@@ -207,7 +207,7 @@ class MonitorSnapshot:
             if self._clocks:
                 items = [self._clocks.popitem() for _ in range(min(_BATCH_ITEMS, len(self._clocks)))]
                 self._dump(("_clocks", items))
-            elif (batch := next(self._split_batches, None)) is not None:
+            elif (batch := next(self._batches, None)) is not None:
                 self._dump(batch)
         return self._close_part() if self._file.tell() else None
 

@@ -84,7 +84,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
 
 
 def _count_continued(v: VitalState) -> None:
-    """Count a turn that the judge accepted to continue once, even if the judge also called the model."""
+    """Count a turn with the verdict CONTINUE once, even if the judge also called the model."""
     v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
     v._idle_before = v.idle_turns
 
