@@ -1,4 +1,4 @@
-"""The states of the runs of clients and programs that were killed or hang, on the test's clock."""
+"""The health of runs whose client or program was killed or hangs, in simulated time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def list_records_until_end(fixture: Fixture) -> list[Record]:
     return [record for record in fixture.records if record.at <= fixture.ended_at]
 
 
-def has_ticket(monitor: HealthMonitor) -> bool:
+def has_ticketed_stall(monitor: HealthMonitor) -> bool:
     return any(
         finding.kind is FindingKind.STALL and finding.ticket
         for worker in monitor.workers()
@@ -63,39 +63,39 @@ def has_ticket(monitor: HealthMonitor) -> bool:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: str) -> None:
-    """B88: until then it looks like an agent with a hanging tool, and has a ticket."""
+    """B88: until it counts as dead, it looks like an agent with a hanging tool, and has a ticket."""
     monitor, vitals, now, _ = replay_into_monitor(
         list_records_until_end(load_fixture(FOLDER / client / "killed.json"))
     )
 
     monitor.sweep(now + SILENCE_SECONDS)
-    assert has_ticket(monitor)
+    assert has_ticketed_stall(monitor)
     assert not vitals.has_ended
 
     monitor.sweep(now + SILENCE_SECONDS + DEAD_WORKER_SECONDS)
-    assert (vitals.status, has_ticket(monitor)) == (WorkerStatus.UNKNOWN, False)
+    assert (vitals.status, has_ticketed_stall(monitor)) == (WorkerStatus.UNKNOWN, False)
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> None:
-    """B88: if an open call is known, the run ends without a ticket; otherwise an hour after its ticket."""
+def test_killed_program_ends_as_unknown_once_its_process_is_known_gone(pair: str) -> None:
+    """B88: if an open call is known, the run ends without a ticket; otherwise an hour after it gets one."""
     for name in ("killed", "killed-watched") if pair in WATCHED_PAIRS else ("killed",):
         if records := list_records_until_end(
             load_framework(fixture_path(pair, name))
-        ):  # some programs had sent nothing by then
+        ):  # some programs were killed before they sent anything
             monitor, vitals, now, report_intervals = replay_into_monitor(records)
-            is_gone = vitals.phase in (Phase.LLM, Phase.TOOL) and any(report_intervals.values())
-            if not is_gone:
+            is_known_gone = vitals.phase in (Phase.LLM, Phase.TOOL) and any(report_intervals.values())
+            if not is_known_gone:
                 monitor.sweep(now + SILENCE_SECONDS)
-                assert has_ticket(monitor)
+                assert has_ticketed_stall(monitor)
 
-            monitor.sweep(now + (120 if is_gone else SILENCE_SECONDS + ABANDONED_RUN_SECONDS))
+            monitor.sweep(now + (120 if is_known_gone else SILENCE_SECONDS + ABANDONED_RUN_SECONDS))
 
-            assert (vitals.status, has_ticket(monitor)) == (WorkerStatus.UNKNOWN, False)
+            assert (vitals.status, has_ticketed_stall(monitor)) == (WorkerStatus.UNKNOWN, False)
 
 
 @pytest.mark.parametrize("pair", WATCHED_PAIRS)
-def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) -> None:
+def test_hanging_program_keeps_its_finding_while_its_process_reports_open_work(pair: str) -> None:
     """B88: the process does not count as gone while it reports."""
     monitor, vitals, now, report_intervals = replay_into_monitor(
         list_records_until_end(load_framework(fixture_path(pair, "hang_first-watched")))
@@ -106,7 +106,7 @@ def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) ->
         if minute % 15 == 0:
             monitor.sweep(now + 60 * minute)
 
-    assert has_ticket(monitor)
+    assert has_ticketed_stall(monitor)
     assert not vitals.has_ended
 
 

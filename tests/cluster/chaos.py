@@ -553,7 +553,7 @@ def kill_all(cluster: Cluster) -> None:
         process.kill()
 
 
-def make_private_command(*command: str | Path) -> list[str | Path] | None:
+def wrap_in_network_namespace(*command: str | Path) -> list[str | Path] | None:
     """Return a command that runs ``command`` in a private network; None if the machine does not allow it."""
     # Packets to local addresses must reach our rules first, so move the rule for local addresses behind them.
     prepare = "ip link set lo up && ip rule add pref 100 lookup local && ip rule del pref 0"
@@ -605,7 +605,9 @@ def main() -> int:
     args = parser.parse_args()
     if args.clusters > 1:
         return _disturb_clusters(args.clusters, kills=args.kills, seed=args.seed, folder=args.folder)
-    if not args.private and (command := make_private_command(sys.executable, "-m", "tests.cluster.chaos")):
+    if not args.private and (
+        command := wrap_in_network_namespace(sys.executable, "-m", "tests.cluster.chaos")
+    ):
         os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
     seconds = 60 * args.minutes - (0 if args.since is None else time.time() - args.since)
     if seconds < _OVERHEAD_SECONDS:

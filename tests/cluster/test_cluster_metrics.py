@@ -16,7 +16,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass
-class OwnedPartition:
+class PartitionMetrics:
     number: int
     registry: CollectorRegistry | None
     backlog: int | None = None
@@ -33,7 +33,7 @@ def make_partition_registry(agents: int) -> CollectorRegistry:
 
 
 async def read_exposed(
-    partitions: list[OwnedPartition], content_type: str
+    partitions: list[PartitionMetrics], content_type: str
 ) -> dict[tuple[str, Labels], float]:
     """Return the sample values by name and labels. Each series and each family must appear only once."""
     process_registry = CollectorRegistry()
@@ -55,9 +55,9 @@ async def read_exposed(
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
 async def test_series_of_several_partitions_have_the_partition_label(content_type: str) -> None:
     partitions = [
-        OwnedPartition(0, make_partition_registry(3), 7),
-        OwnedPartition(1, None),
-        OwnedPartition(2, make_partition_registry(4)),
+        PartitionMetrics(0, make_partition_registry(3), 7),
+        PartitionMetrics(1, None),
+        PartitionMetrics(2, make_partition_registry(4)),
     ]
 
     values = await read_exposed(partitions, content_type)
@@ -78,7 +78,7 @@ async def test_series_of_several_partitions_have_the_partition_label(content_typ
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
 async def test_series_of_a_single_partition_have_no_partition_label(content_type: str) -> None:
     """Counters that the process also has keep the label."""
-    values = await read_exposed([OwnedPartition(0, make_partition_registry(3), 7)], content_type)
+    values = await read_exposed([PartitionMetrics(0, make_partition_registry(3), 7)], content_type)
 
     labelled_names = {name for name, labels in values if ("partition", "0") in labels}
     assert labelled_names - {"queenright_telemetry_dropped_created"} == {"queenright_telemetry_dropped_total"}
@@ -90,7 +90,7 @@ async def test_series_of_a_single_partition_have_no_partition_label(content_type
 
 
 async def test_increase_of_a_counter_is_right_when_a_partition_moves() -> None:
-    partition, increase = OwnedPartition(0, make_partition_registry(3)), 0.0
+    partition, increase = PartitionMetrics(0, make_partition_registry(3)), 0.0
     previous_counts: dict[tuple[str, Labels], float] = {}
     for registry in (make_partition_registry(3), None, make_partition_registry(1), None):
         partition.registry = registry
@@ -108,7 +108,7 @@ async def test_increase_of_a_counter_is_right_when_a_partition_moves() -> None:
 
 
 async def test_standby_exposes_only_the_cluster_metrics() -> None:
-    values = await read_exposed([OwnedPartition(0, None)], PROMETHEUS_TEXT)
+    values = await read_exposed([PartitionMetrics(0, None)], PROMETHEUS_TEXT)
 
     names = {name for name, _ in values if not name.startswith("queenright_telemetry_dropped")}
     assert names == {"queenright_cluster_owner", "queenright_cluster_members", "queenright_cluster_stream_up"}

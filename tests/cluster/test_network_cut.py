@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.chaos import make_private_command
+from tests.cluster.chaos import wrap_in_network_namespace
 
 
-@pytest.mark.skipif(make_private_command("true") is None, reason="needs ip, unshare, and root on Linux")
+@pytest.mark.skipif(wrap_in_network_namespace("true") is None, reason="needs ip, unshare, and root on Linux")
 def test_cut_off_owner_writes_nothing_and_becomes_a_standby(tmp_path: Path) -> None:
     """B116, B118: PostgreSQL and NATS do not respond to the owner, and the other process takes over."""
-    command = make_private_command(sys.executable, "-m", "tests.cluster.network_cut", tmp_path)
+    command = wrap_in_network_namespace(sys.executable, "-m", "tests.cluster.network_cut", tmp_path)
     assert command is not None
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     assert completed.stdout, completed.stderr

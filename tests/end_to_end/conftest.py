@@ -25,7 +25,7 @@ AGENTS = Path(__file__).parent / "agents"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings with the demo's clock, so that minutes take seconds, and free ports."""
+    """Return settings with free ports and the demo's clock, in which minutes take seconds."""
     return load_settings(
         defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
     )

@@ -33,8 +33,8 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 class App:
     """
-    An app that responds immediately, to ``/slow`` when it is released, and to a POST when the body has
-    arrived.
+    An app that responds immediately, except that ``/slow`` waits for ``may_respond``, and a POST for its
+    body.
     """
 
     def __init__(self) -> None:

@@ -34,12 +34,12 @@ class PanelQuery:
 
 def queries(dashboard_json: Mapping[str, Any], *, variables: Mapping[str, str]) -> list[PanelQuery]:
     """
-    Return every query of every panel, in display order, including rows.
+    Return every query of every panel, in display order, including panels inside rows.
 
     Args:
         dashboard_json: A parsed dashboard, as in ``grafana/dashboards/*.json``.
-        variables: Values by name, without ``$``. Missing ones default to the dashboard's "All" value, and
-            Grafana's built-in variables to fixed values.
+        variables: Values by name, without ``$``. Other variables have the dashboard's "All" value, and
+            Grafana's built-in variables fixed values.
 
     Raises:
         UnknownVariableError: A query uses a variable without a value.

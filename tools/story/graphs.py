@@ -15,13 +15,13 @@ class HangingModel:
     """
     A model that answers in the first node and hangs in the second.
 
-    It hangs forever or, with ``mends``, until a recovery.
+    It hangs forever or, with ``answers_after_recovery``, until a recovery.
     """
 
-    def __init__(self, name: str, *, mends: bool) -> None:
+    def __init__(self, name: str, *, answers_after_recovery: bool) -> None:
         self.name = name
-        self._mends = mends
-        self._never = asyncio.Event()
+        self._answers_after_recovery = answers_after_recovery
+        self._never_set = asyncio.Event()
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -29,27 +29,31 @@ class HangingModel:
         """Answer, or hang forever."""
         if messages[0].content == "Gather.":
             return output_reply(nectar="sweet")
-        if self._mends and any("Recovery, attempt" in message.content for message in messages):
+        if self._answers_after_recovery and any(
+            "Recovery, attempt" in message.content for message in messages
+        ):
             return output_reply(honey="gold")
-        await self._never.wait()
+        await self._never_set.wait()
         raise AssertionError
 
 
-def make_graph(graph_id: str, *, gathers: bool) -> GraphSpec:
-    """Return a graph; without ``gathers``, it has nothing to save before it hangs."""
+def make_graph(graph_id: str, *, has_gather_node: bool) -> GraphSpec:
+    """Return a graph; without ``has_gather_node``, it hangs before its first checkpoint."""
     make = NodeSpec(id="make", system_prompt="Make.", output_keys=("honey",), model_timeout_seconds=600)
     gather = NodeSpec(id="gather", system_prompt="Gather.", output_keys=("nectar",))
     return GraphSpec(
         id=graph_id,
-        nodes=(gather, make) if gathers else (make,),
-        edges=(EdgeSpec(source="gather", target="make"),) if gathers else (),
-        entry_points=(EntryPointSpec(id="start", node_id="gather" if gathers else "make"),),
+        nodes=(gather, make) if has_gather_node else (make,),
+        edges=(EdgeSpec(source="gather", target="make"),) if has_gather_node else (),
+        entry_points=(EntryPointSpec(id="start", node_id="gather" if has_gather_node else "make"),),
     )
 
 
 async def start_graphs(service: Service) -> None:
     """Start ``forager``, which is recovered and completes, and ``drone``, whose recovery fails."""
-    for agent, mends in (("forager", True), ("drone", False)):
-        model = HangingModel(f"story/{agent}", mends=mends)
-        service.runtime.add_graph(make_graph(agent, gathers=mends), model=model, agent_id=agent)
+    for agent, is_recoverable in (("forager", True), ("drone", False)):
+        model = HangingModel(f"story/{agent}", answers_after_recovery=is_recoverable)
+        service.runtime.add_graph(
+            make_graph(agent, has_gather_node=is_recoverable), model=model, agent_id=agent
+        )
         await service.runtime.trigger("start", {"message": "Make honey."}, graph_id=agent)

@@ -1,4 +1,4 @@
-"""The content of the console, and the service's readiness."""
+"""Models of the service's status."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class StatusLadder(ApiModel):
     trouble_since: float = Field(default=0.0, description="Seconds since the epoch.")
     acted_at: float | None = Field(default=None, description="Time of the last intervention.")
     until: float | None
-    next: str = Field(description="The next intervention; empty: none.")
+    next: str = Field(description="The next intervention; empty if there is none.")
     next_at: float | None
 
 
@@ -101,7 +101,9 @@ class StatusRecovery(ApiModel):
     from_start: bool
     reason: str
     created_at: float = Field(default=0.0, description="Seconds since the epoch.")
-    not_before: float = Field(default=0.0, description="When a waiting recovery starts.")
+    not_before: float = Field(
+        default=0.0, description="The earliest time at which a waiting recovery starts."
+    )
 
 
 class Acting(ApiModel):
@@ -128,7 +130,7 @@ class FeedLine(ApiModel):
     """An event as a sentence."""
 
     at: float = Field(default=0.0, description="Seconds since the epoch.")
-    kind: str = Field(description="What it is about: a health state, `ticket`, `queen`, `page`, ...")
+    kind: str = Field(description="Its subject: a health state, `ticket`, `queen`, `page`, ...")
     text: str
     id: str = Field(description="The event's id.")
     ticket: str = Field(description="The id of its ticket; empty: none.")
@@ -151,13 +153,13 @@ class Status(ApiModel):
     started_at: float = Field(default=0.0, description="When the service started.")
     counts: dict[str, int] = Field(description="Running workers by state, the worst first.")
     agents: list[AgentRow] = Field(
-        description="Running sessions, and ended ones with an open ticket or an active recovery, which count "
-        "as failing; the worst 200. `/api/agents` has all."
+        description="The 200 worst sessions: running ones, and ended ones with an open ticket or an active "
+        "recovery, which count as failing. `/api/agents` has all."
     )
     agents_left_out: int = Field(description="Running sessions that are not shown.")
     tickets: list[str] = Field(description="Ids of the newest 100 open tickets; `/api/tickets` has all.")
     outbox: Outbox
     feed: list[FeedLine] = Field(description="Newest first.")
-    not_ready: list[str] = Field(description="Why the service is not ready; empty: it is.")
+    not_ready: list[str] = Field(description="Why the service is not ready; empty if it is ready.")
     acting: Acting
     paged: list[StandInMessage] = Field(description="Messages that the stand-in received, newest first.")

@@ -52,7 +52,7 @@ class Ports:
 
     @contextlib.asynccontextmanager
     async def serve(
-        self, otlp: ASGIApp, api: ASGIApp, refuse_grpc: Callable[[str, str], None]
+        self, otlp: ASGIApp, api: ASGIApp, count_grpc_refusal: Callable[[str, str], None]
     ) -> AsyncIterator[None]:
         """
         Serve an app on each port until the block ends.
@@ -60,12 +60,12 @@ class Ports:
         Args:
             otlp: The app for telemetry.
             api: The app of the API and the console.
-            refuse_grpc: Called with the address of a client that uses gRPC, and the setting to change.
+            count_grpc_refusal: Called with the address of a client that uses gRPC, and the setting to change.
         """
         otlp_reason, api_reason = GRPC_REASON, describe_wrong_port(self.otlp_url)
         async with (
-            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, otlp_reason)),
-            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, api_reason)),
+            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, count_grpc_refusal, otlp_reason)),
+            serve_app(api, self.api, protocol=partial(Http1Protocol, count_grpc_refusal, api_reason)),
         ):
             yield
 

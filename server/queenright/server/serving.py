@@ -95,7 +95,7 @@ async def serving(
             )
             _log.error("%s", service.faults[-1])
         app = create_app(service, bind_address=ports.api.getsockname()[0], access=ports.access)
-        await stack.enter_async_context(ports.serve(guarded_app, app, intake.receiver.refuse_grpc))
+        await stack.enter_async_context(ports.serve(guarded_app, app, intake.receiver.count_grpc_refusal))
         add_intake_tasks(service, intake, ports.access)
         stack.callback(end_streams, service)
         yield RunningService(
@@ -212,7 +212,7 @@ def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None
         intake: Its receivers.
         access: Holds the token file; None if another service records its changes.
     """
-    service.tasks.add("ends", intake.receiver.run_ending)
+    service.tasks.add("ends", intake.receiver.end_runs_periodically)
     if access is None:
         return
     watch = TokenWatch(access.file, service.store, service.bus.publish, clock=service.clock)

@@ -19,7 +19,7 @@ from queenright.alerting.notification import alert_key
 from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_ALERTS: Final = 3_000
-"""Maximum number of alerts per body. With small alerts, that many reach the API's limit of JSON values."""
+"""Maximum number of alerts per body. More would exceed the API's limit of JSON values, even if small."""
 
 
 class InvalidWebhookError(ValueError):
@@ -28,7 +28,8 @@ class InvalidWebhookError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymptomAlert:
-    """A Prometheus alert about an agent. It triggers a check and is not a verdict. ``agent`` may be ""."""
+    """A Prometheus alert about an agent. It triggers a check and is not a verdict. ``agent`` is empty
+    if the alert has no such label."""
 
     alertname: str
     agent: str
@@ -47,7 +48,7 @@ class NotifiedAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverNotification:
-    """One notification of one receiver about a group of alerts."""
+    """A notification that a receiver sent about a group of alerts."""
 
     receiver: str
     dedup_key: str
@@ -116,8 +117,8 @@ def parse_symptoms(body: bytes | str) -> list[SymptomAlert]:
     Parse the body of Alertmanager's webhook that reports symptoms of agents.
 
     Raises:
-        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names the
-            first.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names
+            the first invalid field.
     """
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
@@ -137,8 +138,8 @@ def parse_notification(body: bytes) -> ReceiverNotification:
     Parse the body that Alertmanager posts after notifying a receiver.
 
     Raises:
-        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names the
-            first.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names
+            the first invalid field.
     """
     webhook = _parse(NotificationBody, body)
     return ReceiverNotification(

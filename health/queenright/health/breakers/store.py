@@ -33,7 +33,7 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 
 _log = logging.getLogger(__name__)
 
-_QUERY_BATCH: Final = 200
+_WRITE_BATCH_SIZE: Final = 200
 _MAX_PENDING: Final = 10_000
 _CHECK_SECONDS: Final = 1.0
 _RETRY_SECONDS: Final = 1.0
@@ -42,7 +42,8 @@ _MAX_RETRY_SECONDS: Final = 30.0
 
 class BreakerStore:
     """
-    A registry of breakers that is persisted in the store. It belongs to one event loop. The breakers do not.
+    A registry of breakers that is persisted in the store. Use it from one event loop; its breakers may be
+    used from any thread.
 
     Args:
         publish: Receives events once they are durable (``EventBus.fan_out``).
@@ -112,12 +113,12 @@ class BreakerStore:
             while self._pending:
                 await self._write_batch()
         except StoreError as error:
-            _log.error("%d changes of circuit breakers are lost: %s", len(self._pending), error)
+            _log.error("%d circuit breaker changes are lost: %s", len(self._pending), error)
             self._pending.clear()
 
     def _queue_change(self, change: BreakerChange) -> None:
         """Queue a change. Called from any thread."""
-        event = self._event(change)
+        event = self._build_event(change)
         with self._lock:
             if len(self._pending) >= _MAX_PENDING:
                 self._pending.popleft()
@@ -126,7 +127,7 @@ class BreakerStore:
         if self._loop is not None and not self._is_closed:
             try:
                 self._loop.call_soon_threadsafe(self._start_writing)
-            except RuntimeError:  # the event loop is closed, because the process ends
+            except RuntimeError:  # the event loop is closed, because the process is exiting
                 self._is_closed = True
 
     def _start_writing(self) -> None:
@@ -140,7 +141,7 @@ class BreakerStore:
                 await self._write_batch()
             except StoreError as error:
                 if pause == _RETRY_SECONDS:
-                    _log.error("cannot write changes of circuit breakers, retrying: %s", error)
+                    _log.error("cannot write circuit breaker changes, retrying: %s", error)
                 await self._sleep(pause)
                 pause = min(2 * pause, _MAX_RETRY_SECONDS)
             else:
@@ -148,16 +149,16 @@ class BreakerStore:
 
     async def _write_batch(self) -> None:
         with self._lock:
-            batch = list(islice(self._pending, _QUERY_BATCH))
+            batch = list(islice(self._pending, _WRITE_BATCH_SIZE))
         await self._store.transact(lambda conn: _write(conn, batch))
         with self._lock:
-            for row in batch:
-                # The breaker may have been evicted in the meantime.
-                if self._pending and self._pending[0] is row:
+            for written in batch:
+                # The change may have been dropped in the meantime, because the queue was full.
+                if self._pending and self._pending[0] is written:
                     self._pending.popleft()
         self._publish(*(event for _, event in batch))
 
-    def _event(self, change: BreakerChange) -> AgentEvent:
+    def _build_event(self, change: BreakerChange) -> AgentEvent:
         status = change.status
         return AgentEvent(
             id=new_id(),

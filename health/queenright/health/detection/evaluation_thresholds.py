@@ -25,11 +25,11 @@ from queenright.instrumentation.validation_messages import format_fault
 
 _SECTIONS: Final = ("heartbeat", "health_check", "stall", "bands", "loops")
 _PREFIX: Final = "health_monitoring"
-_OTHER_SETTINGS: Final = frozenset({"health_monitoring.health_check.interval_seconds"})
+_NON_THRESHOLDS: Final = frozenset({"health_monitoring.health_check.interval_seconds"})
 
 
 class InvalidThresholdError(InvalidValueError, ValueError):
-    """Raised when a threshold does not exist, or its value is not allowed. ``field`` is its dotted name."""
+    """Raised when a threshold does not exist, or a value is not allowed. ``field`` is its dotted name."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"settings.{field}: {reason}")
@@ -84,7 +84,7 @@ def replace_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -
             hint = (
                 f"; did you mean {suggestions[0]}?"
                 if suggestions
-                else "; a response without settings lists all thresholds"
+                else "; a request without settings lists all thresholds"
             )
             raise InvalidThresholdError(redact(name, 100), f"no such threshold{hint}")
         section, field, info = fields[name]
@@ -117,7 +117,7 @@ def _list_fields() -> Iterator[tuple[str, str, str, FieldInfo]]:
         assert issubclass(model, BaseModel)
         for field, info in model.model_fields.items():
             name = f"{_PREFIX}.{section}.{field}"
-            if info.annotation in (int, float) and name not in _OTHER_SETTINGS:
+            if info.annotation in (int, float) and name not in _NON_THRESHOLDS:
                 yield name, section, field, info
 
 

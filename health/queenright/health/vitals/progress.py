@@ -1,8 +1,8 @@
 """
 The progress of a worker, and the counts that it resets.
 
-Progress is a new result or a gain. A gain is a change, an accepted or saved result, or user input. A
-heartbeat is neither.
+Progress is an ACCEPT, a checkpoint, or a tool result that was not seen before. A gain is a change, an ACCEPT,
+a checkpoint, or user input. A heartbeat is neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SLOWEST_ANSWER_SECONDS: Final = 60.0
 
 
 def record_progress(v: VitalState, at: float) -> None:
-    """Record progress: a new result, or a gain."""
+    """Record progress: a new result, an ACCEPT or a checkpoint."""
     if v.last_progress is None or at > v.last_progress:
         v.last_progress = v.progress_from = at
     v.stale_calls = v.fruitless = v.polls = v.rereads = 0

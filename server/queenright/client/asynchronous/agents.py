@@ -39,7 +39,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         ``health`` and ``activity`` are comma-separated lists. With an order other than ``agent``, a session
         whose position changes in the meantime may be missed.
         """
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.AgentRow,
             _AGENTS,
             "agents",
@@ -65,7 +65,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     ) -> api.ChatMessage:
         """Ask the queen about a session, with or without a ticket, and return her answer."""
         body = parse_json_body(message=message, session_id=session_id, by=by)
-        return await self._transport.send_for_model(api.ChatMessage, agent_path(agent_id, "queen"), body)
+        return await self._transport.send_and_parse(api.ChatMessage, agent_path(agent_id, "queen"), body)
 
     async def queen_messages(
         self, agent_id: str, *, session_id: str, after: str | None = None, limit: int | None = None
@@ -78,7 +78,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
 
     def all_health(self, *, limit: int | None = None) -> AsyncIterator[api.AgentHealth]:
         """Yield the health of every session of every worker, ordered by name."""
-        return self._transport.list_models(api.AgentHealth, f"{_AGENTS}/health", "agents", limit)
+        return self._transport.iterate_items(api.AgentHealth, f"{_AGENTS}/health", "agents", limit)
 
     def history(
         self, agent_id: str, *, seconds: float | None = None, limit: int | None = None
@@ -88,7 +88,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
 
         The newest page comes first; within a page, the oldest event comes first.
         """
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.HistoryRow, agent_path(agent_id, "history"), "history", limit, seconds=seconds
         )
 
@@ -123,7 +123,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
         session_id: str | None = None,
     ) -> api.Evaluation:
         """Replay a session through the detectors, with other thresholds by dotted name."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Evaluation,
             agent_path(agent_id, "evaluation"),
             parse_json_body(session_id=session_id, settings=None if settings is None else dict(settings)),
@@ -152,7 +152,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     ) -> api.NudgeResult:
         """Put a message into a worker's context. Default: the standard reminder."""
         body = parse_json_body(message=message, session_id=session_id, incarnation_id=incarnation_id, by=by)
-        return await self._transport.send_for_model(api.NudgeResult, agent_path(agent_id, "nudge"), body)
+        return await self._transport.send_and_parse(api.NudgeResult, agent_path(agent_id, "nudge"), body)
 
     async def escalate(
         self,
@@ -165,7 +165,7 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     ) -> api.EscalationResult:
         """Escalate to the orchestrator, which decides about the worker."""
         body = parse_json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.EscalationResult, agent_path(agent_id, "escalate"), body
         )
 
@@ -180,13 +180,15 @@ class AsyncAgents(AsyncLoadedAgents, AsyncSessions, AsyncGraphs):
     ) -> api.TerminationResult:
         """Stop a worker after saving its state. Returns once it has stopped or the time for that is over."""
         body = parse_json_body(reason=reason, session_id=session_id, incarnation_id=incarnation_id, by=by)
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.TerminationResult, agent_path(agent_id, "terminate"), body
         )
 
     def escalations(self, agent_id: str, *, limit: int | None = None) -> AsyncIterator[api.Ticket]:
         """Yield the tickets of a worker, newest first."""
-        return self._transport.list_models(api.Ticket, agent_path(agent_id, "escalations"), "tickets", limit)
+        return self._transport.iterate_items(
+            api.Ticket, agent_path(agent_id, "escalations"), "tickets", limit
+        )
 
     async def escalation(self, agent_id: str, ticket_id: str) -> api.Ticket:
         """Return a ticket of a worker."""

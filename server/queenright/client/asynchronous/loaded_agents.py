@@ -16,11 +16,11 @@ class AsyncLoadedAgents(AsyncResource):
 
     def discover(self, *, limit: int | None = None) -> AsyncIterator[api.DiscoveredAgent]:
         """Yield the agents that can be loaded, ordered by path."""
-        return self._transport.list_models(api.DiscoveredAgent, "/api/discover", "agents", limit)
+        return self._transport.iterate_items(api.DiscoveredAgent, "/api/discover", "agents", limit)
 
     async def load(self, folder: str, *, model: str | None = None, by: str | None = None) -> api.AgentSlot:
         """Load an agent from a folder on the service's machine; its code runs inside the service."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.AgentSlot, "/api/agents", parse_json_body(path=folder, model=model, by=by)
         )
 
@@ -45,7 +45,9 @@ class AsyncLoadedAgents(AsyncResource):
     ) -> AsyncIterator[api.EntryPoint]:
         """Yield the entry points of a loaded agent: calls, timers and events."""
         url_path = agent_path(agent_id, "entry-points")
-        return self._transport.list_models(api.EntryPoint, url_path, "entry_points", limit, graph_id=graph_id)
+        return self._transport.iterate_items(
+            api.EntryPoint, url_path, "entry_points", limit, graph_id=graph_id
+        )
 
     async def trigger(
         self,
@@ -63,7 +65,7 @@ class AsyncLoadedAgents(AsyncResource):
             graph_id=graph_id,
             session_id=session_id,
         )
-        return await self._transport.send_for_model(api.Started, agent_path(agent_id, "trigger"), body)
+        return await self._transport.send_and_parse(api.Started, agent_path(agent_id, "trigger"), body)
 
     async def execution(self, agent_id: str, execution_id: str) -> api.ExecutionRow:
         """Return the state or the result of a run."""
@@ -109,7 +111,7 @@ class AsyncLoadedAgents(AsyncResource):
             question_id=question_id,
             incarnation_id=incarnation_id,
         )
-        return await self._transport.send_for_model(api.Injected, agent_path(agent_id, "inject"), body)
+        return await self._transport.send_and_parse(api.Injected, agent_path(agent_id, "inject"), body)
 
     async def resume(
         self,
@@ -127,7 +129,7 @@ class AsyncLoadedAgents(AsyncResource):
             checkpoint_id=checkpoint_id,
             incarnation_id=incarnation_id,
         )
-        return await self._transport.send_for_model(api.Started, agent_path(agent_id, "resume"), body)
+        return await self._transport.send_and_parse(api.Started, agent_path(agent_id, "resume"), body)
 
     async def stop(
         self,
@@ -145,14 +147,14 @@ class AsyncLoadedAgents(AsyncResource):
             graph_id=graph_id,
             incarnation_id=incarnation_id,
         )
-        return await self._transport.send_for_model(api.Stopped, agent_path(agent_id, "stop"), body)
+        return await self._transport.send_and_parse(api.Stopped, agent_path(agent_id, "stop"), body)
 
     async def replay(
         self, agent_id: str, session_id: str, checkpoint_id: str, *, graph_id: str | None = None
     ) -> api.Started:
         """Start a run in a new session from a checkpoint of another session."""
         body = parse_json_body(session_id=session_id, checkpoint_id=checkpoint_id, graph_id=graph_id)
-        return await self._transport.send_for_model(api.Started, agent_path(agent_id, "replay"), body)
+        return await self._transport.send_and_parse(api.Started, agent_path(agent_id, "replay"), body)
 
     async def goal_progress(self, agent_id: str, *, graph_id: str | None = None) -> api.GoalState:
         """Return the goal of a graph, and the progress of its newest run."""
@@ -166,7 +168,7 @@ class AsyncGraphs(AsyncResource):
 
     def graphs(self, agent_id: str, *, limit: int | None = None) -> AsyncIterator[api.GraphRow]:
         """Yield the graphs of a loaded agent, ordered by id."""
-        return self._transport.list_models(api.GraphRow, agent_path(agent_id, "graphs"), "graphs", limit)
+        return self._transport.iterate_items(api.GraphRow, agent_path(agent_id, "graphs"), "graphs", limit)
 
     async def add_graph(
         self,
@@ -179,7 +181,7 @@ class AsyncGraphs(AsyncResource):
     ) -> api.GraphRow:
         """Add the graph of another agent from its folder; its code runs inside the service."""
         body = parse_json_body(path=folder, graph_id=graph_id, model=model, by=by)
-        return await self._transport.send_for_model(api.GraphRow, agent_path(agent_id, "graphs"), body)
+        return await self._transport.send_and_parse(api.GraphRow, agent_path(agent_id, "graphs"), body)
 
     async def remove_graph(self, agent_id: str, graph_id: str) -> None:
         """Remove an added graph; its runs are paused."""
@@ -194,14 +196,14 @@ class AsyncGraphs(AsyncResource):
     async def set_active_graph(self, agent_id: str, graph_id: str) -> str:
         """Set the graph that receives the user's messages."""
         body = parse_json_body(graph_id=graph_id)
-        graph = await self._transport.send_for_model(
+        graph = await self._transport.send_and_parse(
             api.ActiveGraph, agent_path(agent_id, "active-graph"), body, method="PUT"
         )
         return graph.graph_id
 
     def nodes(self, agent_id: str, graph_id: str, *, limit: int | None = None) -> AsyncIterator[api.NodeRow]:
         """Yield the nodes of a graph, in the graph's order."""
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.NodeRow, agent_path(agent_id, "graphs", graph_id, "nodes"), "nodes", limit
         )
 
@@ -231,7 +233,7 @@ class AsyncSessions(AsyncResource):
         """Yield sessions, newest first."""
         graph = () if graph_id is None else ("graphs", graph_id)
         url_path = build_path("api", "agents", agent_id, *graph, "sessions")
-        return self._transport.list_models(api.SessionRow, url_path, "sessions", limit, status=status)
+        return self._transport.iterate_items(api.SessionRow, url_path, "sessions", limit, status=status)
 
     async def session(
         self, agent_id: str, session_id: str, *, graph_id: str | None = None
@@ -250,7 +252,7 @@ class AsyncSessions(AsyncResource):
     ) -> AsyncIterator[api.CheckpointRow]:
         """Yield the checkpoints of a session, newest first."""
         url_path = _session_path(agent_id, session_id, "checkpoints")
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.CheckpointRow, url_path, "checkpoints", limit, graph_id=graph_id
         )
 
@@ -266,7 +268,7 @@ class AsyncSessions(AsyncResource):
         """Restore a checkpoint and continue from there; later progress is discarded."""
         url_path = _session_path(agent_id, session_id, "checkpoints", checkpoint_id, "restore")
         body = parse_json_body(incarnation_id=incarnation_id)
-        return await self._transport.send_for_model(api.Started, url_path, body, graph_id=graph_id)
+        return await self._transport.send_and_parse(api.Started, url_path, body, graph_id=graph_id)
 
     def messages(
         self,
@@ -284,7 +286,7 @@ class AsyncSessions(AsyncResource):
         """
         url_path = _session_path(agent_id, session_id, "messages")
         params = {"graph_id": graph_id, "conversation": conversation}
-        return self._transport.list_models(api.MessageRow, url_path, "messages", limit, **params)
+        return self._transport.iterate_items(api.MessageRow, url_path, "messages", limit, **params)
 
     def logs(
         self,

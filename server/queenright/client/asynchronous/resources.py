@@ -26,7 +26,7 @@ class AsyncTickets(AsyncResource):
         limit: int | None = None,
     ) -> AsyncIterator[api.Ticket]:
         """Yield open and closed tickets, newest first; ``since`` is in seconds since the epoch."""
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.Ticket,
             "/api/tickets",
             "tickets",
@@ -49,7 +49,7 @@ class AsyncTickets(AsyncResource):
         self, ticket_id: str, *, by: str | None = None, via: str | None = None, note: str | None = None
     ) -> api.Ticket:
         """Acknowledge a ticket: reminders stop."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Ticket, _ticket_path(ticket_id, "acknowledge"), parse_json_body(by=by, via=via, note=note)
         )
 
@@ -57,19 +57,19 @@ class AsyncTickets(AsyncResource):
         self, ticket_id: str, *, by: str | None = None, via: str | None = None
     ) -> api.Ticket:
         """Withdraw an acknowledgement: reminders start again."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Ticket, _ticket_path(ticket_id, "unacknowledge"), parse_json_body(by=by, via=via)
         )
 
     async def dismiss(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Dismiss a ticket that is not a problem."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Ticket, _ticket_path(ticket_id, "dismiss"), parse_json_body(reason=reason, by=by)
         )
 
     async def resolve(self, ticket_id: str, reason: str, *, by: str | None = None) -> api.Ticket:
         """Resolve a ticket that a person has dealt with, such as one about a failed recovery."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Ticket, _ticket_path(ticket_id, "resolve"), parse_json_body(reason=reason, by=by)
         )
 
@@ -81,7 +81,7 @@ class AsyncTickets(AsyncResource):
         self, ticket_id: str, message: str, *, by: str | None = None, act: bool | None = None
     ) -> api.ChatMessage:
         """Send the queen a message about a ticket and return her answer; with ``act``, it is an order."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.ChatMessage, _ticket_path(ticket_id, "chat"), parse_json_body(message=message, by=by, act=act)
         )
 
@@ -105,7 +105,7 @@ class AsyncBreakers(AsyncResource):
     def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[api.Breaker]:
         """Yield circuit breakers, ordered by name; with ``only_open``, those that are not closed."""
         params = {"open": only_open}
-        return self._transport.list_models(api.Breaker, "/api/breakers", "breakers", limit, **params)
+        return self._transport.iterate_items(api.Breaker, "/api/breakers", "breakers", limit, **params)
 
     async def get(self, name: str) -> api.Breaker:
         """Return a circuit breaker."""
@@ -113,7 +113,7 @@ class AsyncBreakers(AsyncResource):
 
     async def reset(self, name: str, *, by: str | None = None) -> api.Breaker:
         """Close a circuit breaker; calls go through again."""
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Breaker, build_path("api", "breakers", name, "reset"), parse_json_body(by=by)
         )
 
@@ -123,7 +123,9 @@ class AsyncRecoveries(AsyncResource):
 
     def list(self, *, state: str | None = None, limit: int | None = None) -> AsyncIterator[api.Recovery]:
         """Yield recoveries, newest first."""
-        return self._transport.list_models(api.Recovery, "/api/recoveries", "recoveries", limit, state=state)
+        return self._transport.iterate_items(
+            api.Recovery, "/api/recoveries", "recoveries", limit, state=state
+        )
 
     async def get(self, task_id: str) -> api.RecoveryStatus:
         """Return the recovery status of a task: attempts, limits, current attempt."""
@@ -153,7 +155,7 @@ class AsyncRecoveries(AsyncResource):
             session_id=session_id,
             incarnation_id=incarnation_id,
         )
-        return await self._transport.send_for_model(api.RecoveryResult, "/api/recoveries", body)
+        return await self._transport.send_and_parse(api.RecoveryResult, "/api/recoveries", body)
 
 
 class AsyncInterventions(AsyncResource):
@@ -168,7 +170,7 @@ class AsyncInterventions(AsyncResource):
         limit: int | None = None,
     ) -> AsyncIterator[api.Intervention]:
         """Yield interventions, newest first."""
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.Intervention,
             "/api/interventions",
             "interventions",
@@ -187,7 +189,9 @@ class AsyncEscalations(AsyncResource):
     ) -> AsyncIterator[api.Escalation]:
         """Yield escalations, newest first; with ``only_open``, those without a decision."""
         params = {"open": only_open}
-        return self._transport.list_models(api.Escalation, "/api/escalations", "escalations", limit, **params)
+        return self._transport.iterate_items(
+            api.Escalation, "/api/escalations", "escalations", limit, **params
+        )
 
     async def decide(
         self,
@@ -207,7 +211,7 @@ class AsyncEscalations(AsyncResource):
             by=by,
             incarnation_id=incarnation_id,
         )
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Escalation, build_path("api", "escalations", escalation_id, "decision"), body
         )
 
@@ -218,7 +222,7 @@ class AsyncApprovals(AsyncResource):
     def list(self, *, only_open: bool | None = None, limit: int | None = None) -> AsyncIterator[api.Approval]:
         """Yield requests, newest first; with ``only_open``, the pending ones."""
         params = {"open": only_open}
-        return self._transport.list_models(api.Approval, "/api/approvals", "approvals", limit, **params)
+        return self._transport.iterate_items(api.Approval, "/api/approvals", "approvals", limit, **params)
 
     async def approve(
         self,
@@ -230,7 +234,7 @@ class AsyncApprovals(AsyncResource):
     ) -> api.Approval:
         """Approve a request: terminate the worker if the request is still valid."""
         body = parse_json_body(by=by, reason=reason, incarnation_id=incarnation_id)
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Approval, build_path("api", "approvals", approval_id, "approve"), body
         )
 
@@ -244,7 +248,7 @@ class AsyncApprovals(AsyncResource):
     ) -> api.Approval:
         """Deny a request; the worker keeps running."""
         body = parse_json_body(by=by, reason=reason, incarnation_id=incarnation_id)
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.Approval, build_path("api", "approvals", approval_id, "deny"), body
         )
 
@@ -256,7 +260,7 @@ class AsyncPermissions(AsyncResource):
         self, *, agent_id: str | None = None, limit: int | None = None
     ) -> AsyncIterator[api.PermissionRequest]:
         """Yield pending requests, newest first."""
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.PermissionRequest, "/api/permissions", "permissions", limit, agent_id=agent_id
         )
 
@@ -272,7 +276,7 @@ class AsyncPermissions(AsyncResource):
         """Answer a request: ``allow`` or ``deny``."""
         body = parse_json_body(decision=decision, by=by, reason=reason, incarnation_id=incarnation_id)
         url_path = build_path("api", "permissions", request_id, "answer")
-        return await self._transport.send_for_model(api.PermissionResult, url_path, body)
+        return await self._transport.send_and_parse(api.PermissionResult, url_path, body)
 
 
 class AsyncSilences(AsyncResource):
@@ -280,7 +284,7 @@ class AsyncSilences(AsyncResource):
 
     def list(self) -> AsyncIterator[api.Silence]:
         """Yield active and pending silences, soonest expiry first."""
-        return self._transport.list_models(api.Silence, "/api/silences", "silences")
+        return self._transport.iterate_items(api.Silence, "/api/silences", "silences")
 
     async def snapshot(self) -> api.Silences:
         """Return the silences, and which Alertmanagers did not answer."""
@@ -291,7 +295,7 @@ class AsyncSilences(AsyncResource):
     ) -> api.SilenceResult:
         """Silence a ticket, and further tickets of its agent with the same cause."""
         body = parse_json_body(ticket_id=ticket_id, seconds=seconds, comment=comment, by=by)
-        return await self._transport.send_for_model(api.SilenceResult, "/api/silences", body)
+        return await self._transport.send_and_parse(api.SilenceResult, "/api/silences", body)
 
     async def remove(self, silence_id: str) -> None:
         """End a silence now."""
@@ -320,7 +324,7 @@ class AsyncAudit(AsyncResource):
             until: End, in seconds since the epoch.
             limit: Maximum number. Default: no limit.
         """
-        return self._transport.list_models(
+        return self._transport.iterate_items(
             api.AuditedEvent,
             "/api/audit",
             "events",
@@ -418,7 +422,7 @@ class AsyncService(AsyncResource):
 
     async def reload(self) -> api.Reloaded:
         """Reload the settings; returns which changes need a restart."""
-        return await self._transport.send_for_model(api.Reloaded, "/-/reload")
+        return await self._transport.send_and_parse(api.Reloaded, "/-/reload")
 
     async def emergency_stop(self) -> api.EmergencyStop:
         """Return the state of the emergency stop."""
@@ -427,14 +431,14 @@ class AsyncService(AsyncResource):
     async def set_emergency_stop(self, on: bool, reason: str, *, by: str | None = None) -> api.EmergencyStop:
         """Set or release the emergency stop."""
         body = parse_json_body(on=on, reason=reason, by=by)
-        return await self._transport.send_for_model(
+        return await self._transport.send_and_parse(
             api.EmergencyStop, "/api/emergency-stop", body, method="PUT"
         )
 
     def notifications(self, *, limit: int | None = None) -> AsyncIterator[api.Notification]:
         """Yield the notifications sent to Alertmanager, newest first."""
-        return self._transport.list_models(api.Notification, "/api/notifications", "notifications", limit)
+        return self._transport.iterate_items(api.Notification, "/api/notifications", "notifications", limit)
 
     def judge_checks(self, *, limit: int | None = None) -> AsyncIterator[api.JudgeCheck]:
         """Yield the judge's checks, newest first, with trigger, result and cost."""
-        return self._transport.list_models(api.JudgeCheck, "/api/judge/checks", "checks", limit)
+        return self._transport.iterate_items(api.JudgeCheck, "/api/judge/checks", "checks", limit)

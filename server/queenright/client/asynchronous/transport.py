@@ -35,9 +35,9 @@ class AsyncTransport:
 
     Args:
         url: URL of the service.
-        token: Access token; None sends none.
-        timeout: Seconds to wait for a response; actions wait up to 300.
-        transport: The httpx transport. Default: sockets.
+        token: Access token, if any.
+        timeout: Seconds to wait for a response; actions wait at least 300.
+        transport: The httpx transport; None opens real connections.
         ids: Returns a new idempotency key for each action.
     """
 
@@ -80,7 +80,7 @@ class AsyncTransport:
 
         Raises:
             RequestRejectedError: The service answers with an error.
-            UnreachableError: Nothing answers, or it is not Queenright.
+            UnreachableError: The service cannot be reached, or the server is not Queenright.
         """
         return parse_json_object(
             await self._request("GET", path, params=query_params(**params)), accepted_status=accepted_status
@@ -98,7 +98,7 @@ class AsyncTransport:
 
         Args:
             path: Path of the request.
-            body: JSON body; None for none.
+            body: JSON body, if any.
             method: POST, PUT or DELETE.
             params: Query parameters.
         """
@@ -113,7 +113,7 @@ class AsyncTransport:
             )
         )
 
-    async def send_for_model(
+    async def send_and_parse(
         self,
         model: type[M],
         path: str,
@@ -125,7 +125,7 @@ class AsyncTransport:
         """Perform an action once, and return the response as a model."""
         return parse_model(model, await self.send(path, body, method=method, **params))
 
-    async def list_models(
+    async def iterate_items(
         self, model: type[M], path: str, name: str, limit: int | None = None, **params: Any
     ) -> AsyncIterator[M]:
         """
@@ -144,7 +144,7 @@ class AsyncTransport:
     async def list_rows(
         self, path: str, name: str, limit: int | None = None, **params: Any
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield the items of a list as JSON; see ``list_models``."""
+        """Yield the items of a list as JSON; see ``iterate_items``."""
         remaining, cursor = limit, None
         while remaining is None or remaining > 0:
             size = _PAGE_SIZE if remaining is None else min(_PAGE_SIZE, remaining)
@@ -152,7 +152,8 @@ class AsyncTransport:
             rows = answer.get(name)
             if not isinstance(rows, list):
                 raise UnreachableError(
-                    f"{remove_credentials(self.url)} answered {path} without {name!r}; it is not Queenright."
+                    f"{remove_credentials(self.url)} responds to {path} without {name!r}; "
+                    "it is not Queenright."
                 )
             for row in rows:
                 yield row
@@ -170,12 +171,12 @@ class AsyncTransport:
         Args:
             path: Path of the stream.
             headers: Request headers.
-            idle: Seconds without a byte after which the connection counts as broken.
+            idle: Seconds without data after which the connection counts as broken.
             params: Query parameters.
 
         Raises:
             RequestRejectedError: The service answers with an error.
-            UnreachableError: Nothing answers, or the response is not an event stream.
+            UnreachableError: The service cannot be reached, or the response is not an event stream.
         """
         request = self._http.build_request(
             "GET",

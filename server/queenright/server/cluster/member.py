@@ -534,7 +534,9 @@ async def run_cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]
         )
         # The process must know the cluster's number of partitions before it accepts telemetry.
         await member.refresh_view()
-        await stack.enter_async_context(ports.serve(guarded_app, member.front.api, receiver.refuse_grpc))
+        await stack.enter_async_context(
+            ports.serve(guarded_app, member.front.api, receiver.count_grpc_refusal)
+        )
         work = {"cluster-view": member.run, "settings-file": member.watch_settings}
         member.tasks.append(await stack.enter_async_context(_run_tasks(work)))
         stack.push_async_callback(member.stop)

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from queenright.instrumentation import names
 
 
-class OwnedPartition(Protocol):
+class PartitionMetrics(Protocol):
     """The metrics of a partition, in one process."""
 
     number: int
@@ -31,17 +31,17 @@ class ClusterMetrics(Collector):
 
     members: int = 0
     is_stream_available: bool = False
-    partitions: Sequence[OwnedPartition] = field(default=())
+    partitions: Sequence[PartitionMetrics] = field(default=())
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges of the cluster."""
         yield _make_gauge(names.CLUSTER_MEMBERS, self.members)
         yield _make_gauge(names.CLUSTER_STREAM_UP, self.is_stream_available)
-        has_labels = len(self.partitions) > 1
-        owner = _make_gauge(names.CLUSTER_OWNER, has_partitions=has_labels)
-        backlog = _make_gauge(names.CLUSTER_BACKLOG, has_partitions=has_labels)
+        has_partition_label = len(self.partitions) > 1
+        owner = _make_gauge(names.CLUSTER_OWNER, has_partition_label=has_partition_label)
+        backlog = _make_gauge(names.CLUSTER_BACKLOG, has_partition_label=has_partition_label)
         for partition in self.partitions:
-            labels = [str(partition.number)] if has_labels else []
+            labels = [str(partition.number)] if has_partition_label else []
             owner.add_metric(labels, float(partition.registry is not None))
             if partition.backlog is not None:
                 backlog.add_metric(labels, float(partition.backlog))
@@ -51,16 +51,16 @@ class ClusterMetrics(Collector):
 
 
 def collect_process(
-    own_registry: CollectorRegistry, partitions: Sequence[OwnedPartition]
+    own_registry: CollectorRegistry, partitions: Sequence[PartitionMetrics]
 ) -> Iterator[Metric]:
     """
-    Yield the metric families of a process and of its partitions. Names may repeat.
+    Yield the metric families of a process and of its partitions. A name can occur more than once.
 
     Args:
         own_registry: The metrics of the process.
-        partitions: All partitions. If there are several, their series get the partition label. Series whose
-            name the process also has always get it, because the sum of both would fall when the service
-            ends.
+        partitions: All partitions. If there are several, their series get the partition label. With
+            one partition, only series whose name the process also has get it. Otherwise the sum of both
+            would fall when the partition's service ends.
     """
     own_families = {family.name: family for family in own_registry.collect()}
     for partition in partitions:
@@ -86,9 +86,9 @@ def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
 
 
 def _make_gauge(
-    metric: names.MetricName, value: float | None = None, *, has_partitions: bool = False
+    metric: names.MetricName, value: float | None = None, *, has_partition_label: bool = False
 ) -> GaugeMetricFamily:
-    labels = [names.PARTITION_LABEL] if has_partitions else None
+    labels = [names.PARTITION_LABEL] if has_partition_label else None
     return GaugeMetricFamily(
         metric.name, metric.help, value=None if value is None else float(value), labels=labels
     )

@@ -80,7 +80,7 @@ BODY_TIMEOUT_SECONDS: Final = 30.0
 MAX_INLINE_JSON: Final = 8 * 1024
 """Maximum bytes of JSON to parse on the event loop. Parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
-"""Maximum events that are stored at one time. The monitor processes them without interruption."""
+"""Maximum events that are stored at one time. The monitor processes them without yielding the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,8 @@ class OtlpReceiver:
         registry: The registry of ``queenright_ingest_spans_total``.
         assembler: The assembler, shared with hooks; a new one by default.
         intake: The statistics of senders, shared with hooks; new ones by default.
-        record_process_alive: Called with the processes that sent something: by incarnation id, the interval
-            in seconds at which each reports open work (None if it does not).
+        record_process_alive: Called with the processes that sent something: a mapping from incarnation id to
+            the interval in seconds at which the process reports open work, or None if it does not.
         forwarder: Forwards every received request. The caller starts and stops it.
         publish: Called with the path and protobuf of each piece of a request, instead of storing its events:
             in a cluster, the owner stores them (`store_pieces`). Raises `RejectedRequestError`.
@@ -148,7 +148,7 @@ class OtlpReceiver:
             requests get status 503.
         body_timeout: Maximum seconds until a body has arrived.
         clock: Seconds since the epoch.
-        share: Limits how much of the event loop decoding uses.
+        share: Limits the share of the event loop's time that decoding takes.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
         intake: Intake | None = None,
-        record_process_alive: RecordProcessAlive = lambda signs: None,
+        record_process_alive: RecordProcessAlive = lambda intervals: None,
         forwarder: Forwarder | None = None,
         publish: Publish | None = None,
         max_body: int = MAX_BODY,
@@ -200,7 +200,7 @@ class OtlpReceiver:
         else:
             raise ValueError(f"the OTLP receiver does not support {scope['type']}")
 
-    def refuse_grpc(self, address: str, reason: str) -> None:
+    def count_grpc_refusal(self, address: str, reason: str) -> None:
         """Count the connection of a gRPC client, and log it at most once an hour."""
         now = self._clock()
         self.counts.requests += 1
@@ -309,7 +309,7 @@ class OtlpReceiver:
     async def _split_body(
         self, signal: _Signal, encoding: str, media_type: MediaType, sent_body: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
-        """Return a body decompressed, and split if it is large."""
+        """Decompress a body, and split it if it is large."""
         body: bytes | bytearray = sent_body
         if encoding.strip():
             parts = decompress_chunks(sent_body, encoding, self._max_inflated)
@@ -339,7 +339,7 @@ class OtlpReceiver:
             ingest: Stores the events, and returns once they are durable. Also called without events.
 
         Raises:
-            Exception: What ``ingest`` raises. Nothing of these pieces is stored.
+            Exception: Any exception of ``ingest``. No events of these pieces are stored.
         """
         signal = _SIGNALS[path]
         batch = Batch()
@@ -361,17 +361,17 @@ class OtlpReceiver:
             self._assembler.duplicates.finish_storing(batch.identities, is_stored=False)
             batch.undo()
 
-    async def run_ending(self) -> None:
+    async def end_runs_periodically(self) -> None:
         """End finished runs periodically, until cancelled."""
         while True:
             await asyncio.sleep(_END_CHECK_SECONDS)
             try:
-                await self.end_held_runs()
+                await self.end_finished_runs()
             except Exception:
                 _log.exception("cannot end finished runs")
 
-    async def end_held_runs(self) -> None:
-        """End the runs of agents whose end was reported, if no more records arrived within the time limit."""
+    async def end_finished_runs(self) -> None:
+        """End the runs of agents that have ended without a record, if no more records arrived in time."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
@@ -387,7 +387,7 @@ class OtlpReceiver:
 
         def decode(is_time_up: Callable[[], bool]) -> bool:
             events = batch.events
-            for _ in steps:  # noqa: SIM110  # `any` costs a span 2 % more
+            for _ in steps:  # noqa: SIM110  # `any` makes decoding 2 % slower
                 if is_time_up() or len(events) >= MAX_EVENTS:
                     return True
             return False
@@ -451,10 +451,10 @@ class OtlpReceiver:
 class _HeldBytes:
     """The bytes that one request holds, counted against the limit of all requests."""
 
-    def __init__(self, receiver: OtlpReceiver, announced_size: int | None) -> None:
+    def __init__(self, receiver: OtlpReceiver, declared_length: int | None) -> None:
         self._receiver = receiver
         self._bytes = 0
-        self._check(announced_size or 0)
+        self._check(declared_length or 0)
 
     def add(self, count: int) -> None:
         """
@@ -474,7 +474,7 @@ class _HeldBytes:
 
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
-            raise make_unavailable_error("too many requests are in progress; retry later", 2)
+            raise make_unavailable_error("the requests in progress use too much memory; retry later", 2)
 
 
 def _run_until(steps: Iterator[None], is_time_up: Callable[[], bool]) -> bool:
