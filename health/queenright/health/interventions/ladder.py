@@ -67,7 +67,9 @@ class Ladder(WorkerRecord):
     undelivered: str = ""
     """Why the last nudge did not reach the worker; empty if it did, or the worker may still fetch it."""
     is_recoverable: bool = True
-    """Whether the worker is recovered after its termination. False if a person terminated it."""
+    """
+    Whether the worker is recovered after its termination. False if a person terminated it without recovery.
+    """
     by: str = LADDER
     """The actor that decided the current step. ``reason`` is empty if the findings are the reason."""
     reason: str = ""
