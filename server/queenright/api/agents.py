@@ -31,7 +31,7 @@ class Finding(ApiModel):
     severity: Severity
     evidence: str
     since: float = Field(description="When the condition began, in seconds since the epoch.")
-    ticket: bool = Field(description="Whether the finding opens a ticket.")
+    ticket: bool = Field(description="Whether the finding opens a ticket. If not, it is only shown.")
     shadow: bool = Field(description="Whether its detector is in shadow mode; if so, it has no effect.")
 
 

@@ -14,7 +14,7 @@ from queenright.health.cluster.cluster_lease import View
 
 def find_partition_count(view: View, own_count: int) -> int:
     """
-    Return the cluster's number of partitions: the setting of the oldest live member that counts.
+    Return the cluster's number of partitions: the setting of the oldest live member whose setting counts.
 
     It is at least the number in the database; otherwise some workers and tickets would not be watched.
 

@@ -420,7 +420,7 @@ class ClusterMember:
         )
 
     def _record_failures(self, view: View, now: float) -> None:
-        """Record the partitions that this process could not run but others can, as a fault of the process."""
+        """Record which partitions this process could not run, and whether another process can run them."""
         for partition in self.partitions:
             failure, partition.failure = partition.failure, None
             if failure is not None:

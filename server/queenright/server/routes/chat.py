@@ -45,8 +45,8 @@ class MessageRequest(QuestionRequest):
         bool,
         Field(
             description="Treat the message as an order: the queen may act on this ticket and its worker "
-            "as she sees fit. Otherwise only `nudge it: TEXT`, `terminate it: REASON`, `acknowledge` "
-            "and, from an admin, `restart it` and `change FILE: TEXT` are orders."
+            "as she understands the message. Otherwise only `nudge it: TEXT`, `terminate it: REASON`, "
+            "`acknowledge` and, from an admin, `restart it` and `change FILE: TEXT` are orders."
         ),
     ] = False
 

@@ -45,7 +45,7 @@ async def pull_instructions(
         float, Query(ge=0, le=60, description="Seconds to wait if there is no instruction.")
     ] = 0.0,
 ) -> api.Instructions:
-    """Fetch a worker's instructions with a long poll of up to ``wait`` seconds."""
+    """Fetch a worker's instructions with a long poll of up to ``wait`` seconds. Polls make it reachable."""
     target = _parse_target(agent_id, session_id, incarnation_id)
     if is_from_gateway(request):
         require_known_worker(service, target.agent_id, target.session_id)
