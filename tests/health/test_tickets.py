@@ -157,7 +157,7 @@ def test_wrong_field_error_names_allowed_values(fields: dict[str, Any], error: s
         (json.dumps(VALID_DRAFT)[:-1], "is not JSON"),
         ('{"severity": "low", "severity": "high"}', "severity: appears twice"),
         ('{"stall_minutes": NaN}', "NaN is not a JSON value"),
-        ("[" * 100_000, "at most 65536 are read"),
+        ("[" * 100_000, "at most 65536 characters"),
         ("[" * 60_000, "is not a JSON object"),
         ('{"total_steps_checked": ' + "9" * 5000 + "}", "is not a JSON object"),
     ],

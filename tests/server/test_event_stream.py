@@ -153,7 +153,7 @@ async def test_streams_beyond_the_limit_are_refused(running: RunningService) -> 
         async with httpx.AsyncClient(trust_env=False) as http:
             response = await http.get(url)
         assert (response.status_code, response.headers["retry-after"]) == (503, "5")
-        assert "there are 4 event streams" in response.json()["title"]
+        assert "4 event streams are open" in response.json()["title"]
     await until(lambda: running.service.feed.readers == 0, "all clients have disconnected")
 
 

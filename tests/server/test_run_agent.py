@@ -461,7 +461,7 @@ class TelemetryCollector(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("option", ["--telemetry", "--no-telemetry"])
 def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: str) -> None:
     talker(tmp_path / "agent")
-    handler = type("Handler", (TelemetryCollector,), {"received": []})
+    handler = type("Handler", (TelemetryCollector,), {"received_requests": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -488,7 +488,7 @@ def test_telemetry_of_a_run_contains_its_circuit_breaker(tmp_path: Path) -> None
         TALKS[:1] * 3 + TALKS,
         tools="def double(number: int) -> str:\n    raise OSError('the disk is full')\n",
     )
-    handler = type("Handler", (TelemetryCollector,), {"received": []})
+    handler = type("Handler", (TelemetryCollector,), {"received_requests": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()

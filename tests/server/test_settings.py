@@ -561,9 +561,12 @@ def test_error_about_an_invalid_webhook_url_does_not_repeat_it(
     [
         ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
         ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
-        ("bee:tool_execution", "a kind is tool_execution, checkpoint_write, external_api, recovery"),
+        (
+            "bee:tool_execution",
+            "where kind is one of tool_execution, checkpoint_write, external_api, recovery",
+        ),
         (" tool_execution", "did you mean 'tool_execution'"),
-        ("", "a kind is tool_execution"),
+        ("", "where kind is one of tool_execution"),
         ("tool_execution:", "for all breakers of this kind write 'tool_execution'"),
         ("tool_execution::", "for all breakers of this kind write 'tool_execution'"),
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),

@@ -25,4 +25,7 @@ def lazy_attributes(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return get, lambda: sorted(modules)
+    def list_names() -> list[str]:
+        return sorted({*vars(import_module(package)), *modules})
+
+    return get, list_names
