@@ -58,8 +58,14 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "standby": ("follower", "hot spare", "secondary process"),
 }
 """Banned words, by the term of the glossary to use instead."""
-PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
-TEXT_PACKAGES = ("server/queenright/tui", "server/queenright/cli", "judge/queenright/judge")
+PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "grafana", "server")
+TEXT_PACKAGES = (
+    "alerting/queenright",
+    "health/queenright",
+    "judge/queenright",
+    "runtime/queenright",
+    "server/queenright",
+)
 CONSOLE = sorted(path for path in ROOT.glob("server/console/src/**/*.ts*") if ".test." not in path.name)
 OTHER_TEXTS = sorted(
     path

@@ -1,7 +1,7 @@
 """
 The program `queenright`. Its commands are listed in ``command_table`` and imported when they are called.
 
-Exit codes: 0 success, 1 failure or a negative answer, 2 wrong usage.
+Exit codes: 0 success, 1 failure or a negative answer, 2 misuse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ app = typer.Typer(
     name="queenright",
     cls=LazyGroup,
     help="Health monitoring for fleets of AI agents.",
-    epilog="Command help: queenright COMMAND --help. Exit codes: 0 success, 1 failure, 2 wrong usage.",
+    epilog="Command help: queenright COMMAND --help. Exit codes: 0 success, 1 failure, 2 misuse.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["--help", "-h"]},
     add_completion=False,

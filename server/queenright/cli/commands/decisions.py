@@ -121,7 +121,7 @@ def decide(
     decision: Annotated[EscalationDecision, typer.Argument(help="Decision about the worker.")],
     reason: Reason = "",
     minutes: Annotated[
-        float | None, typer.Option(min=0.1, max=10_080, help="Minutes of more_time. Default: from settings.")
+        float | None, typer.Option(min=0.1, max=10_080, help="Minutes of more_time. Default: 15.")
     ] = None,
     by: By = CURRENT_USER,
     as_json: Json = False,

@@ -26,7 +26,7 @@ def once(options: JobOptions, allow_empty: AllowEmpty = False) -> None:
     """
     Check all workers once, from their metrics alone, and print the tickets.
 
-    Exit code 0: no tickets; 1: tickets; 2: wrong usage; 3: the check failed, was incomplete, or found no
+    Exit code 0: no tickets; 1: tickets; 2: misuse; 3: the check failed, was incomplete, or found no
     workers.
     """
     from queenright.cli.jobs.judge import run_once
@@ -77,7 +77,7 @@ def score(
 
     Everything but the workers is real; time is virtual. A litellm model receives about 160 calls.
 
-    Exit code 0: finished; 1: below --at-least, or a rule that must always hold was violated; 2: wrong usage.
+    Exit code 0: finished; 1: below --at-least, or a rule that must always hold was violated; 2: misuse.
     """
     import asyncio  # takes a tenth of the time of `queenright --help`
 
