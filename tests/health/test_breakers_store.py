@@ -234,7 +234,7 @@ async def test_b76_breakers_work_without_the_database_and_are_written_afterwards
         while service.store.depth:
             await asyncio.to_thread(lambda: None)
     assert service.published_events == []
-    assert caplog.text.count("cannot write changes of circuit breakers, retrying") == 1
+    assert caplog.text.count("cannot write circuit breaker changes, retrying") == 1
 
     change(service.url, "ALTER TABLE away RENAME TO breakers")
     await service.time.advance(30)
