@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, names
+from queenright.instrumentation import delivery as delivery_module
 from queenright.instrumentation.delivery import BATCH, SILENT_FAILURES, Delivery, SendResult
 from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.error_guard import warn_once
@@ -37,7 +38,9 @@ class FlakyExporter(Memory):
 
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
-    monkeypatch.setattr(warn_once, "has_warned", False)
+    monkeypatch.setattr(delivery_module, "warn_once", type(warn_once)())
+    # The exporter of another test may still retry. It must not use up the one warning.
+    monkeypatch.setattr(warn_once, "has_warned", True)
     return lambda: [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
 
 
