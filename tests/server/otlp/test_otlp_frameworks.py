@@ -431,7 +431,7 @@ def test_call_without_recorded_content_has_no_hash() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "time_", "duration"),
     [
-        (int((NOW - 5) * 1e9), int((NOW - 7) * 1e9), NOW - 7, None),
+        (int((NOW - 5) * 1e9), int((NOW - 7) * 1e9), NOW - 5, None),
         (0, int((NOW - 7) * 1e9), NOW - 7, None),
         (1, 2**64 - 1, NOW, None),
         (int((NOW - 7) * 1e9), int((NOW - 5) * 1e9), NOW - 5, 2.0),

@@ -23,7 +23,8 @@ YEAR_SECONDS = 366 * 86_400.0
         (-1.0, 74 * YEAR_SECONDS, NOW, None),
         (0.0, 100 * 86_400.0, NOW, None),
         (-50 * YEAR_SECONDS, 0.0, NOW - 100, None),
-        (50.0, 20.0, NOW - 80, None),
+        (50.0, 20.0, NOW - 50, None),
+        (104.0, 20.0, NOW, None),
     ],
 )
 def test_call_with_an_impossible_time_is_recorded(

@@ -161,8 +161,9 @@ def correct_times(observation: Observation, now: int) -> str:
     """
     Replace impossible times of an observation. Return a description of the fault, or "".
 
-    An impossible end becomes ``now``, the arrival time in nanoseconds since the epoch. A start that is
-    impossible or after the end becomes the end. Missing times stay missing.
+    An impossible end becomes ``now``, the arrival time in nanoseconds since the epoch. An end before a
+    possible start becomes the start, but at most ``now``: a clock was set back, and the work is not older
+    than its start. An impossible start becomes the end. Missing times stay missing.
     """
     start, end = observation.start, observation.end
     item_time = end or start
@@ -179,6 +180,8 @@ def correct_times(observation: Observation, now: int) -> str:
         item_time = now
     else:
         problem = f"begins at {_format_time(start)} and ends at {_format_time(end)}"
+        if item_time < start <= latest:
+            item_time = min(start, now)
     observation.end = item_time if end else 0
     if 0 <= duration <= _MAX_FUTURE_NS and item_time == now:
         observation.start = item_time - duration  # the sender's clock is wrong, but the duration is known
