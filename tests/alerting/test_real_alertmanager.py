@@ -179,7 +179,7 @@ async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
             lambda conn, ticket=risen_ticket: enqueue(conn, ticket, settings, time.time())  # type: ignore[misc]  # mypy cannot infer a lambda's default
         )
         await outbox.deliver_due(time.time())
-        await alertmanager.wait_until(lambda count=count: len(messages) >= count, f"{severity} told")  # type: ignore[misc]
+        await alertmanager.wait_until(lambda count=count: len(messages) >= count, f"{severity} is notified")  # type: ignore[misc]  # mypy cannot infer a lambda's default
     # Two more flushes of the ended alert's group: the message of another alert shows that they passed.
     await client.post_alerts(alertmanager.address, [make_queen_alert("warning", agent="other")])
     await alertmanager.wait_until(lambda: len(messages) >= 4, "the other agent's alert")
@@ -229,7 +229,7 @@ async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
     for marker in ("other", "third"):
         await client.post_alerts(alertmanager.address, [make_queen_alert("warning", agent=marker)])
         await alertmanager.wait_until(
-            lambda marker=marker: any(marker in message.title for message in messages),  # type: ignore[misc]
+            lambda marker=marker: any(marker in message.title for message in messages),  # type: ignore[misc]  # mypy cannot infer a lambda's default
             marker,
         )
     assert not select_messages(messages, "slack", "resolved")

@@ -504,7 +504,7 @@ async def test_keep_alives_of_silent_partitions_are_combined(partitions: Partiti
             for service in partitions.services:
                 for reader in service.feed._readers:
                     reader.request_keep_alive()
-            await client.until(lambda count=count: len(client.blocks) > count, "a keep-alive arrives")  # type: ignore[misc]
+            await client.until(lambda count=count: len(client.blocks) > count, "a keep-alive arrives")  # type: ignore[misc]  # mypy cannot infer a lambda's default
             await until(
                 lambda: all(
                     reader.is_waiting for service in partitions.services for reader in service.feed._readers

@@ -304,7 +304,7 @@ def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
     ids = [create_session(store, name).id for name in ("z", "a", "m", "b")]
     for session_id, status in zip(ids, ["completed", "failed", "completed", "paused"], strict=True):
         session = store.open(session_id)
-        store.update(session, lambda state, s=status: state.executions.update(set_execution(s)))  # type: ignore[misc]
+        store.update(session, lambda state, s=status: state.executions.update(set_execution(s)))  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     assert [state.session_id for state in store.list_sessions()] == ids[::-1]
     completed = store.list_sessions(status=SessionStatus.COMPLETED)

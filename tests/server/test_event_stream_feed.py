@@ -261,7 +261,7 @@ async def _run_actions(
                     await store.append(new_events)
                     written_events += new_events
                 case "transact":
-                    await store.transact(lambda conn, new_events=new_events: append_events(conn, new_events))  # type: ignore[misc]
+                    await store.transact(lambda conn, new_events=new_events: append_events(conn, new_events))  # type: ignore[misc]  # mypy cannot infer a lambda's default
                     written_events += new_events
                 case "text":
                     feed.add_transient(

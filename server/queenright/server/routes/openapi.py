@@ -156,7 +156,7 @@ def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = build_document  # type: ignore[method-assign]
+    app.openapi = build_document  # type: ignore[method-assign]  # as FastAPI documents it
 
 
 def _add_shared_parts(schema: dict[str, Any]) -> None:
